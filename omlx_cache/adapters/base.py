@@ -23,8 +23,7 @@ Ranges = tuple[TokenRange, ...]
 Phase = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSpec:
+class GroupSpec(NamedTuple):
     """How a layer group ages. `window` and `keep` are tokens, 0 unless kind is `window`."""
 
     kind: Kind

@@ -24,7 +24,7 @@ from omlx_cache.adapters.base import (
     UnsupportedCache,
     one_sequence,
 )
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, name_of
+from omlx_cache.arrays.mlxio import NAMES, TOKEN_AXIS, Array
 from omlx_cache.codecs.codec import AffineCodec, Parts
 from omlx_cache.codecs.turbo import TurboCodec, packed_words
 from omlx_cache.codecs.turbo_tables import Table, codebook, mixing
@@ -127,7 +127,7 @@ class QuantizedKVCacheAdapter(KVCacheAdapter):
         if cache.keys is not None:
             for side in ("keys", "values"):
                 packed, scales, _biases = getattr(cache, side)
-                forms[side] = DenseForm(name_of(scales.dtype), packed.shape[-1] * 32 // codec.bits)
+                forms[side] = DenseForm(NAMES[scales.dtype], packed.shape[-1] * 32 // codec.bits)
         return Packing(lambda side, dim: codec, forms)
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

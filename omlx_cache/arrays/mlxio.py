@@ -15,8 +15,8 @@ keeps other threads' memory for those threads.
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from itertools import cycle
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omlx_cache_storage.calls import is_whole
-from omlx_cache_storage.page import TensorSpec
+from omlx_cache_storage.page import Tensors, TensorSpec
 
 Array: TypeAlias = mx.array
 HostView: TypeAlias = npt.NDArray[Any]
@@ -33,7 +33,7 @@ HostView: TypeAlias = npt.NDArray[Any]
 TOKEN_AXIS = 2
 """The token axis of every growing cache array of mlx-lm: (batch, heads, tokens, head_dim)."""
 
-_NAMES = {
+NAMES: dict[Any, str] = {
     mx.bool_: "BOOL",
     mx.uint8: "U8",
     mx.int8: "I8",
@@ -48,13 +48,15 @@ _NAMES = {
     mx.int64: "I64",
     mx.complex64: "C64",
 }
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-_CARRIERS = {
+"""The safetensors names of MLX's dtypes."""
+DTYPES: dict[str, Any] = {name: dtype for dtype, name in NAMES.items()}
+CARRIERS: dict[str, Any] = {
     "BOOL": np.uint8, "U8": np.uint8, "I8": np.uint8,
     "U16": np.uint16, "I16": np.uint16, "F16": np.uint16, "BF16": np.uint16,
     "U32": np.uint32, "I32": np.uint32, "F32": np.uint32,
     "U64": np.uint64, "I64": np.uint64, "C64": np.uint64,
 }  # fmt: skip
+"""The unsigned NumPy dtypes that carry a safetensors dtype bit for bit."""
 
 SMALL_BYTES = 256 * 1024
 SHARED_BYTES = 8 << 20
@@ -64,20 +66,6 @@ STREAMS = min(4, os.cpu_count() or 1)
 
 _dispatching = threading.Lock()
 """Held while tasks are given to the shared streams, which MLX leaves to their user to guard."""
-
-
-def name_of(dtype: Any) -> str:
-    return _NAMES[dtype]
-
-
-def dtype_of(name: str) -> Any:
-    """Return the MLX dtype of a safetensors name; raises KeyError for one that MLX lacks."""
-    return _DTYPES[name]
-
-
-def carrier(name: str) -> Any:
-    """Return the unsigned NumPy dtype that carries a safetensors dtype bit for bit."""
-    return _CARRIERS[name]
 
 
 def on_host() -> bool:
@@ -135,36 +123,23 @@ def feed(model: Any, tokens: Sequence[int], prompt_cache: Sequence[Any]) -> None
     evaluate([cache.state for cache in prompt_cache])
 
 
-def host_views(arrays: Sequence[Array]) -> list[HostView]:
+def host_views(arrays: Iterable[Array]) -> list[HostView]:
     """Return the memory of evaluated arrays as unsigned items of their width, in their shape and
     strides. One call of MLX for all costs as much as for one. Writing through a view changes the
     array. Drop it before MLX updates the array in place."""
-    carried = [
-        array if array.dtype == mx.bool_ else array.view(_DTYPES[f"U{array.itemsize * 8}"])
-        for array in arrays
-    ]
+    carried = [array.view(DTYPES[f"U{array.itemsize * 8}"]) for array in arrays]
     mx.eval(carried)
-    return [np.array(array, copy=False).view(f"u{array.itemsize}") for array in carried]
-
-
-def zeros(shape: Sequence[int], dtype: str, stream: Any = None) -> Array:
-    return mx.zeros(tuple(shape), dtype=_DTYPES[dtype], stream=stream)
-
-
-def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
-    """Return evaluated arrays that own their memory, with undefined content; from any thread. Write
-    every byte before others see them."""
-    arrays = {name: _blank(spec) for name, spec in specs.items()}
-    mx.eval(list(arrays.values()))
-    return arrays
+    return list(map(partial(np.array, copy=False), carried))
 
 
 def owned_zeros(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     """Return evaluated zeros that own their memory, written by several cores; from any thread."""
-    shared = on_host() and sum(spec.nbytes for spec in specs.values()) >= SHARED_BYTES
+    arrays: dict[str, Array] = {}
+    shared = on_host() and Tensors(specs.values()).nbytes >= SHARED_BYTES
     with _dispatching:
         streams = cycle(_streams() if shared else [None])
-        arrays = {n: zeros(s.shape, s.dtype, next(streams)) for n, s in specs.items()}
+        for name, spec in specs.items():
+            arrays[name] = mx.zeros(spec.shape, DTYPES[spec.dtype], stream=next(streams))
         mx.async_eval(list(arrays.values()))
     mx.eval(list(arrays.values()))
     return arrays
@@ -176,19 +151,17 @@ def _streams() -> list[Any]:
     return [mx.new_thread_unsafe_stream(mx.cpu) for _ in range(STREAMS)]
 
 
-def _blank(spec: TensorSpec, stream: Any = None) -> Array:
-    if spec.nbytes < SMALL_BYTES and spec.dtype.startswith("U"):
-        return mx.array(np.empty(spec.shape, carrier(spec.dtype)))
-    return zeros(spec.shape, spec.dtype, stream)
-
-
 def allocate_payload(nbytes: int) -> Array:
-    """Return an evaluated, owned, flat byte buffer that the host is to fill, every byte of it; from
-    any thread.
+    """Return an evaluated, owned, flat byte buffer with undefined content; from any thread. The
+    host is to fill it, every byte, before others see it.
 
     The CPU makes it: nothing waits for a busy GPU. The first use brings it to a GPU's own memory.
     """
-    payload = _blank(TensorSpec("", "U8", (nbytes,)), mx.cpu)
+    # Of no bytes NumPy's memory makes an array that is no buffer.
+    if 0 < nbytes < SMALL_BYTES:
+        payload = mx.array(np.empty(nbytes, np.uint8))
+    else:
+        payload = mx.zeros(nbytes, mx.uint8, stream=mx.cpu)
     mx.eval(payload)
     return payload
 
@@ -219,9 +192,6 @@ def host_copy(payload: Any) -> Any:
 
 
 def payload_view(payload: Any) -> HostView:
+    """Return a payload's bytes where they are. One that fills a fresh payload is dropped before
+    that is used."""
     return np.frombuffer(memoryview(payload), dtype=np.uint8)
-
-
-def writable_view(payload: Array) -> HostView:
-    """Return a fresh payload's bytes for filling; drop it before the payload is used."""
-    return np.array(payload, copy=False)

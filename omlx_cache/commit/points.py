@@ -140,6 +140,6 @@ class WindowTrail:
         cutter = Cutter([live])
         there = TokenRange(cutter.earliest(span), span.stop)
         cut = cutter.tokens(there) if len(there) else None
-        if cut is None or not self._staging.reserve(cut.nbytes):
+        if cut is None or not self._staging.reserve(cut.tensors.nbytes):
             return
         self._segments[group].append(Segment(there.stop, cutter.copies(there, cut)))

@@ -7,6 +7,7 @@ runs. The plan of a page grows with the runs, not with the layers.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,20 +16,20 @@ import numpy as np
 
 from omlx_cache.adapters.base import Phase, Ranges, TokenRange
 from omlx_cache.arrays.mlxio import (
+    CARRIERS,
+    NAMES,
     TOKEN_AXIS,
     Array,
     HostView,
-    blank_arrays,
-    carrier,
+    allocate_payload,
     evaluate,
     host_views,
-    name_of,
     on_host,
+    payload_view,
     widest,
-    writable_view,
 )
-from omlx_cache.pages.layout import DENSE, Leaf, Tag, codec_text
-from omlx_cache_storage.page import ITEM_BYTES, Tensors, TensorSpec, shared_tensors
+from omlx_cache.pages.layout import DENSE, Leaf, Tag, codec_text, page_arrays
+from omlx_cache_storage.page import Tensors, TensorSpec, shared_tensors
 
 T = TypeVar("T")
 DEVICE_BATCH_BYTES = 256 << 20
@@ -101,11 +102,7 @@ class PageCut(NamedTuple):
     are."""
 
     tensors: Tensors
-    pieces: tuple[Pieces, ...] | None
-
-    @property
-    def nbytes(self) -> int:
-        return self.tensors.nbytes
+    pieces: tuple[Pieces | None, ...]
 
 
 class Cutter:
@@ -117,42 +114,52 @@ class Cutter:
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.runs = _runs(sources)
-        self._held = {run.held for run in self.runs}
-        self.sources = list(sources)
+        self.sources = sources
+        self.runs: list[Run] = []
         self._views: dict[tuple[int, tuple[str, ...]], list[HostView]] = {}
+        found: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
+        for name, array in sources[-1].arrays.items():
+            held = tuple([source.ranges.get(name, ()) for source in sources])
+            # Buffers may differ in nothing but their slack.
+            shape = with_tokens(array.shape, 0) if any(held) else array.shape
+            found.setdefault((array.dtype, shape, held), []).append(name)
+        # In file order: wide items first (for alignment).
+        for (dtype, shape, held), names in sorted(found.items(), key=lambda one: -one[0][0].size):
+            self.runs.append(Run(tuple(names), NAMES[dtype], shape, held))
 
     def tokens(self, span: TokenRange) -> PageCut | None:
         """Return the cut for `span`, None when a tensor does not hold it all."""
-        pieces: dict[tuple[Ranges, ...], Pieces] = {}
-        for held in self._held:
-            found = _pieces(held, span)
+        known: dict[tuple[Ranges, ...], Pieces] = {}
+        pieces: list[Pieces] = []
+        shapes = []
+        for names, dtype, shape, held in self.runs:
+            found = known.get(held) or _pieces(held, span)
             if found is None:
                 return None
-            pieces[held] = found
-        if not pieces:
-            return None
-        count = len(span)
-        shapes = [(r.names, r.dtype, with_tokens(r.shape, count)) for r in self.runs]
-        return PageCut(_tensors(tuple(shapes)), tuple(pieces[run.held] for run in self.runs))
+            known[held] = found
+            pieces.append(found)
+            shapes.append((names, dtype, with_tokens(shape, len(span))))
+        return PageCut(_tensors(tuple(shapes)), tuple(pieces)) if pieces else None
 
     def whole(self) -> PageCut:
-        return PageCut(_tensors(tuple([(r.names, r.dtype, r.shape) for r in self.runs])), None)
+        shapes = tuple([(run.names, run.dtype, run.shape) for run in self.runs])
+        return PageCut(_tensors(shapes), (None,) * len(shapes))
 
     def earliest(self, span: TokenRange) -> int:
         """Return the first token from which on all tensors hold `span`'s; span.stop if none."""
-        together = [[tokens for ranges in held for tokens in ranges] for held in self._held]
+        helds = {run.held for run in self.runs}
+        together = [[tokens for ranges in held for tokens in ranges] for held in helds]
         return max((_reach_back(ranges, span) for ranges in together), default=span.stop)
 
     def payloads(self, cuts: Sequence[PageCut]) -> list[Array]:
         """Return the payloads of pages, evaluated; each owns its buffer."""
+        payloads: list[Array] = []
         if on_host():
-            specs = {str(i): TensorSpec("", "U8", (cut.nbytes,)) for i, cut in enumerate(cuts)}
-            payloads = list(blank_arrays(specs).values())
-            for cut, payload in zip(cuts, payloads, strict=True):
-                self._fill(cut, writable_view(payload))
+            for cut in cuts:
+                payload = allocate_payload(cut.tensors.nbytes)
+                self._fill(cut, payload_view(payload))
+                payloads.append(payload)
             return payloads
-        payloads = []
         for batch in batched(cuts, _are_neighbours):
             made = self._split(batch) if len(batch) > 1 else [self._joined(batch[0])]
             # Evaluated behind our back while the next ones are asked for.
@@ -163,65 +170,43 @@ class Cutter:
 
     def views(self, cut: PageCut) -> dict[str, Array]:
         """Return a cut's lazy tensors by name, in a page's order; they may pin the sources."""
-        return {n: self._tensor(n, pieces) for run, pieces in self._parts(cut) for n in run.names}
+        parts = zip(self.runs, cut.pieces, strict=True)
+        return {name: self._tensor(name, pieces) for run, pieces in parts for name in run.names}
 
     def copies(self, span: TokenRange, cut: PageCut) -> Source:
-        """Return the tokens of `span`, which `cut` was planned for, as evaluated arrays that own
-        their buffers."""
-        if on_host():
-            arrays = blank_arrays({spec.name: spec for spec in cut.tensors})
-            for run, pieces in self._parts(cut):
-                for place, target in enumerate(host_views([arrays[name] for name in run.names])):
-                    parts = [
-                        self._views_of(piece.source, run.names)[place][:, :, piece.lo : piece.hi]
-                        for piece in pieces or ()
-                    ]
-                    np.concatenate(parts, axis=TOKEN_AXIS, out=target)
-        else:
-            # One that is whole would be the cache's own: joining it with nothing copies it.
-            arrays = {
-                name: mx.concatenate([tensor, tensor[:, :, :0]], axis=TOKEN_AXIS)
-                for name, tensor in self.views(cut).items()
-            }
-            evaluate(list(arrays.values()))
+        """Return the tokens of `span`, which `cut` was planned for, as evaluated arrays that share
+        a buffer of their own."""
+        arrays = page_arrays(cut.tensors, self.payloads([cut])[0])
+        evaluate(list(arrays.values()))
         return Source(arrays, dict.fromkeys(arrays, (span,)))
-
-    def _parts(self, cut: PageCut) -> list[tuple[Run, Pieces | None]]:
-        pieces = [None] * len(self.runs) if cut.pieces is None else cut.pieces
-        return list(zip(self.runs, pieces, strict=True))
 
     def _fill(self, cut: PageCut, payload: HostView) -> None:
         first = end = 0
-        for run, pieces in self._parts(cut):
+        for run, pieces in zip(self.runs, cut.pieces, strict=True):
             spec, count = cut.tensors[first], len(run.names)
             first, start, end = first + count, end, end + count * spec.nbytes
-            if end > start:
-                flat = payload[start:end].view(carrier(spec.dtype))
-                self._join(run.names, pieces, flat.reshape(count, *spec.shape))
-
-    def _join(self, names: tuple[str, ...], pieces: Pieces | None, target: HostView) -> None:
-        if pieces is None:
-            for index, view in enumerate(self._views_of(0, names)):
-                target[index, ...] = view
-            return
-        target = target.reshape(-1, *target.shape[2:])
-        start = 0
-        for source, lo, hi in pieces:
-            stop = start + hi - lo
-            views = [view[:, :, lo:hi] for view in self._views_of(source, names)]
-            np.concatenate(views, out=target[:, :, start:stop])
-            start = stop
+            target = payload[start:end].view(CARRIERS[spec.dtype]).reshape(count, *spec.shape)
+            if pieces is None:
+                for index, view in enumerate(self._views_of(0, run.names)):
+                    target[index, ...] = view
+            elif target.size:
+                rows = target.reshape(-1, *spec.shape[1:])
+                at = 0
+                for source, lo, hi in pieces:
+                    views = [view[:, :, lo:hi] for view in self._views_of(source, run.names)]
+                    np.concatenate(views, out=rows[:, :, at : at + hi - lo])
+                    at += hi - lo
 
     def _views_of(self, source: int, names: tuple[str, ...]) -> list[HostView]:
         key = (source, names)
         if key not in self._views:
             arrays = self.sources[source].arrays
-            self._views[key] = host_views([arrays[name] for name in names])
+            self._views[key] = host_views(map(arrays.__getitem__, names))
         return self._views[key]
 
     def _joined(self, cut: PageCut) -> Array:
         runs = []
-        for run, pieces in self._parts(cut):
+        for run, pieces in zip(self.runs, cut.pieces, strict=True):
             tensors = [self._tensor(name, pieces) for name in run.names]
             if tensors[0].size:
                 joined = mx.concatenate(tensors, axis=0) if len(tensors) > 1 else tensors[0]
@@ -236,9 +221,7 @@ class Cutter:
         run's tensors for all of them, and one more a page cuts its part."""
         count = len(cuts)
         parts: list[list[Array]] = [[] for _ in cuts]
-        for (run, pieces), (_run, last) in zip(
-            self._parts(cuts[0]), self._parts(cuts[-1]), strict=True
-        ):
+        for run, pieces, last in zip(self.runs, cuts[0].pieces, cuts[-1].pieces, strict=True):
             if pieces is None or last is None or not prod(run.shape[:2]) * prod(run.shape[3:]):
                 continue
             arrays = self.sources[pieces[0].source].arrays
@@ -273,10 +256,12 @@ def batched(items: Iterable[T], joins: Callable[[Sequence[T], T], bool]) -> Iter
 
 def _are_neighbours(batch: Sequence[PageCut], cut: PageCut) -> bool:
     before = batch[-1]
-    if before.pieces is None or cut.pieces is None or before.tensors is not cut.tensors:
+    if before.tensors is not cut.tensors:
         return False
-    return (len(batch) + 1) * cut.nbytes <= DEVICE_BATCH_BYTES and all(
-        len(first) == len(then) == 1
+    return (len(batch) + 1) * cut.tensors.nbytes <= DEVICE_BATCH_BYTES and all(
+        first is not None
+        and then is not None
+        and len(first) == len(then) == 1
         and first[0].source == then[0].source
         and first[0].hi == then[0].lo
         for first, then in zip(before.pieces, cut.pieces, strict=True)
@@ -291,26 +276,12 @@ def with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
 
 
-def _runs(sources: Sequence[Source]) -> list[Run]:
-    """Return the runs in file order: wide items first (for alignment)."""
-    found: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
-    for name, array in (sources[-1].arrays if sources else {}).items():
-        held = tuple([source.ranges.get(name, ()) for source in sources])
-        # Buffers may differ in nothing but their slack.
-        shape = with_tokens(array.shape, 0) if any(held) else array.shape
-        found.setdefault((array.dtype, shape, held), []).append(name)
-    runs = [
-        Run(tuple(names), name_of(dtype), shape, held)
-        for (dtype, shape, held), names in found.items()
-    ]
-    return sorted(runs, key=lambda run: -ITEM_BYTES[run.dtype])
-
-
 @lru_cache(maxsize=256)
 def _tensors(runs: tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]) -> Tensors:
-    return shared_tensors(
-        tuple(TensorSpec(name, dtype, shape) for names, dtype, shape in runs for name in names)
-    )
+    specs: list[TensorSpec] = []
+    for names, dtype, shape in runs:
+        specs += map(TensorSpec, names, repeat(dtype), repeat(shape))
+    return shared_tensors(tuple(specs))
 
 
 def _reach_back(ranges: Sequence[TokenRange], span: TokenRange) -> int:

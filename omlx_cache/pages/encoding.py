@@ -12,12 +12,12 @@ import mlx.core as mx
 
 from omlx_cache.adapters.base import PAGED, TokenRange
 from omlx_cache.arrays.mlxio import (
+    DTYPES,
+    NAMES,
     Array,
-    dtype_of,
     evaluate,
     has_memory_of_its_own,
     host_copy,
-    name_of,
     on_host,
 )
 from omlx_cache.codecs.codec import Codec
@@ -74,7 +74,7 @@ def _codecs(tensors: Tensors, kind: LayerKind, policy: CodecPolicy) -> Mapping[s
                 kind,
                 known[f"{path}.keys"].shape[-1],
                 known[f"{path}.values"].shape[-1],
-                dtype_of(known[f"{path}.keys"].dtype),
+                DTYPES[known[f"{path}.keys"].dtype],
             )
             for path in paths
         ]
@@ -102,7 +102,7 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
     page comes back when there is nothing to encode or a value is out of a codec's range."""
     if codecs.keys().isdisjoint(spec.name for spec in page.meta.tensors):
         return page
-    made = _pages([page.meta], page_arrays(page), codecs)
+    made = _pages([page.meta], page_arrays(page.meta.tensors, page.payload), codecs)
     return page if made is None else made[0]
 
 
@@ -196,7 +196,7 @@ def _pages(
     ]
     evaluate(payloads)
     made = {
-        name: Tag(codec.identity, name_of(dense[name].dtype), dense[name].shape[-1])
+        name: Tag(codec.identity, NAMES[dense[name].dtype], dense[name].shape[-1])
         for name, codec in codecs.items()
         if name in dense
     }
@@ -255,7 +255,7 @@ def warm_codecs(
         needed: dict[tuple[Codec, int, mx.Dtype], None] = {}
         for group, members in layout.groups.items():
             arrays = read_source(members).arrays
-            specs = [TensorSpec(n, name_of(a.dtype), tuple(a.shape)) for n, a in arrays.items()]
+            specs = [TensorSpec(n, NAMES[a.dtype], tuple(a.shape)) for n, a in arrays.items()]
             for policy in compiled:
                 codecs = _codecs(Tensors(specs), group.kind, policy)
                 needed |= {

@@ -16,11 +16,11 @@ import mlx.core as mx
 
 from omlx_cache.adapters.base import Adapter, GroupSpec, Packing, UnsupportedCache
 from omlx_cache.adapters.registry import entry_of, leaves
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, name_of
+from omlx_cache.arrays.mlxio import DTYPES, NAMES, TOKEN_AXIS, Array
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.policy import codec_named
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, PageMeta, TensorSpec
 
 T = TypeVar("T")
 DENSE = "dense"
@@ -122,22 +122,22 @@ def codec_text(tags: Tags) -> str:
 
 
 def part_specs(spec: TensorSpec, codec: Codec) -> list[TensorSpec]:
-    parts = codec.parts_spec(spec.shape, dtype_of(spec.dtype))
+    parts = codec.parts_spec(spec.shape, DTYPES[spec.dtype])
     return [
-        TensorSpec(f"{spec.name}.{name}", name_of(part.dtype), tuple(part.shape))
+        TensorSpec(f"{spec.name}.{name}", NAMES[part.dtype], tuple(part.shape))
         for name, part in parts.items()
     ]
 
 
-def page_arrays(page: Page) -> dict[str, Array]:
+def page_arrays(tensors: Iterable[TensorSpec], payload: Array) -> dict[str, Array]:
     """Return lazy views of a page's tensors; they pin its payload."""
     arrays: dict[str, Array] = {}
     offset = 0
-    for spec in page.meta.tensors:
+    for spec in tensors:
         end = offset + spec.nbytes
-        dtype = dtype_of(spec.dtype)
+        dtype = DTYPES[spec.dtype]
         arrays[spec.name] = (
-            page.payload[offset:end].view(dtype).reshape(spec.shape)
+            payload[offset:end].view(dtype).reshape(spec.shape)
             if spec.nbytes
             else mx.zeros(spec.shape, dtype)
         )
@@ -250,6 +250,6 @@ def _packed_specs(
     dense = own.get(name)
     if dense is None:
         return []
-    if codec.refusal(dense.shape[-1], dtype_of(dense.dtype)):
+    if codec.refusal(dense.shape[-1], DTYPES[dense.dtype]):
         raise ForeignPage(f"{name} cannot be packed as {codec.identity}")
     return part_specs(dense, codec)

@@ -16,15 +16,14 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import (
+    CARRIERS,
+    DTYPES,
+    NAMES,
     TOKEN_AXIS,
     Array,
     HostView,
-    carrier,
-    dtype_of,
     evaluate,
-    name_of,
     payload_view,
-    zeros,
 )
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.policy import codec_named
@@ -56,7 +55,7 @@ def convert(
     """Yield a page's tensors by name in the expected form, evaluated, some `HOST_BATCH_BYTES` at a
     time; raises ForeignPage. A dense tensor is packed with `codecs` (by dense name) for a packed
     target; packed ones never take a dense detour."""
-    arrays = page_arrays(page)
+    arrays = page_arrays(page.meta.tensors, page.payload)
     tags = tags_of(page.meta)
     specs = {spec.name: spec for spec in expected}
     seen: set[str] = set()
@@ -68,7 +67,7 @@ def convert(
                 made |= {name: array for name, array in fresh.items() if name in specs}
                 seen |= fresh.keys()
         for name, array in made.items():
-            wanted, found = specs[name], (name_of(array.dtype), tuple(array.shape))
+            wanted, found = specs[name], (NAMES[array.dtype], tuple(array.shape))
             if found != (wanted.dtype, wanted.shape):
                 expects = f"{wanted.dtype} {wanted.shape} was expected"
                 raise ForeignPage(f"{name} is {found[0]} {found[1]}, {expects}")
@@ -90,7 +89,7 @@ def converted(
         prefix = f"{spec.name}."
         parts = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
         try:
-            dense = codec_named(tag.codec).decode(parts, dtype_of(tag.dtype))
+            dense = codec_named(tag.codec).decode(parts, DTYPES[tag.dtype])
         except (ValueError, KeyError) as error:
             raise ForeignPage(f"{spec.name} cannot be decoded: {error}") from error
         return {spec.name: dense}
@@ -118,7 +117,7 @@ def decode_into(
 
     def view(spec: TensorSpec) -> HostView:
         stop = stops[spec]
-        flat: HostView = payload[stop - spec.nbytes : stop].view(carrier(spec.dtype))
+        flat: HostView = payload[stop - spec.nbytes : stop].view(CARRIERS[spec.dtype])
         return flat.reshape(-1, *spec.shape[TOKEN_AXIS:])
 
     left: list[TensorSpec] = []
@@ -149,7 +148,7 @@ def _codec_of(spec: TensorSpec, tag: Tag | None) -> TurboCodec | None:
     with contextlib.suppress(ValueError):
         codec = codec_named(tag.codec)
         if isinstance(codec, TurboCodec) and host_decodes(codec.dim, codec.bits):
-            return None if codec.refusal(spec.shape[-1], dtype_of(spec.dtype)) else codec
+            return None if codec.refusal(spec.shape[-1], DTYPES[spec.dtype]) else codec
     return None
 
 
@@ -220,7 +219,7 @@ class Columns:
         if after:
             parts.append(mx.zeros((rows, after * width), dtype=mx.uint8))
         shape = with_tokens(head.shape, before + self.stop - self.start + after)
-        joined: Array = mx.concatenate(parts, axis=1).view(dtype_of(head.dtype))
+        joined: Array = mx.concatenate(parts, axis=1).view(DTYPES[head.dtype])
         return joined.reshape((stop - first) * shape[0], *shape[1:])
 
 
@@ -320,4 +319,4 @@ def _behind(wanted: Sequence[str], stored: Sequence[str]) -> set[str]:
 
 
 def _gap(spec: TensorSpec, tokens: int) -> Array:
-    return zeros(with_tokens(spec.shape, tokens), spec.dtype)
+    return mx.zeros(with_tokens(spec.shape, tokens), DTYPES[spec.dtype])

@@ -17,7 +17,6 @@ from omlx_cache.arrays.mlxio import (
     has_memory_of_its_own,
     on_device,
     on_host,
-    writable_view,
 )
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct, make_plan
@@ -354,7 +353,7 @@ def fetch(
             return payload
         # It is to stay, or to be decoded, which is MLX's work: memory of MLX's own.
         array = allocate_payload(reader.meta.nbytes)
-        reader.read_into([writable_view(array)])
+        reader.read_into([array])
         return on_device(array)
 
     try:

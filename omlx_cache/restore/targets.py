@@ -19,18 +19,17 @@ import mlx.core as mx
 import numpy as np
 
 from omlx_cache.arrays.mlxio import (
+    CARRIERS,
+    DTYPES,
     TOKEN_AXIS,
     Array,
     HostView,
-    carrier,
-    dtype_of,
     evaluate,
     host_views,
     owned_copy,
     owned_zeros,
     payload_view,
     widest,
-    zeros,
 )
 from omlx_cache.pages.layout import page_arrays
 from omlx_cache.restore.decode import (
@@ -206,7 +205,7 @@ def spread(
     table = joined.reshape(len(batch), -1)
     for stretch in first.geometry.stretches:
         size = stretch.nbytes * len(stretch.names)
-        items = table[:, stretch.offset : stretch.offset + size].view(carrier(stretch.dtype))
+        items = table[:, stretch.offset : stretch.offset + size].view(CARRIERS[stretch.dtype])
         # Pages, tensors, then the axes of a tensor.
         whole = items.reshape(len(batch), len(stretch.names), *stretch.shape)
         for track, lo, hi, to in first.spans:
@@ -275,7 +274,7 @@ class DeviceTargets(Targets):
             made[name] = _with_decoded(made.get(name), array, spans)
         for name, spec in self.plan.targets.items():
             if name not in made:
-                made[name] = zeros(spec.shape, spec.dtype)
+                made[name] = mx.zeros(spec.shape, DTYPES[spec.dtype])
         evaluate(list(made.values()))
         return made
 
@@ -320,7 +319,7 @@ class DeviceTargets(Targets):
             for index, name in enumerate(names):
                 spec = self.plan.targets[name]
                 own = mx.contiguous(rows[index * each : (index + 1) * each])
-                made[name] = own.view(dtype_of(spec.dtype)).reshape(spec.shape)
+                made[name] = own.view(DTYPES[spec.dtype]).reshape(spec.shape)
             evaluate([made[name] for name in names])
         return made
 
@@ -329,7 +328,8 @@ class DeviceTargets(Targets):
             raise PageFailed(read.use.page, ForeignPage("a snapshot is encoded"), joins=True)
         # The page is not pinned.
         copies = {
-            n: owned_copy(a.reshape(-1)).reshape(a.shape) for n, a in page_arrays(page).items()
+            n: owned_copy(a.reshape(-1)).reshape(a.shape)
+            for n, a in page_arrays(page.meta.tensors, page.payload).items()
         }
         evaluate(list(copies.values()))
         self._whole |= copies

@@ -23,7 +23,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes
 
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.arrays.mlxio import name_of
+from omlx_cache.arrays.mlxio import NAMES
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.codecs.policy import CodecPolicy, LayerShape
@@ -144,7 +144,7 @@ def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
 
 def _encoded(array: Any, codec: Codec | None) -> int:
     """Return the bytes of a token's keys or values."""
-    dense = TensorSpec("", name_of(array.dtype), (1, array.shape[1], 1, array.shape[-1]))
+    dense = TensorSpec("", NAMES[array.dtype], (1, array.shape[1], 1, array.shape[-1]))
     return sum(part.nbytes for part in ([dense] if codec is None else part_specs(dense, codec)))
 
 

@@ -14,17 +14,16 @@ from kit import zoo
 from kit.drive import prefill, settings
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.arrays.mlxio import (
+    NAMES,
     SHARED_BYTES,
+    SMALL_BYTES,
     allocate_payload,
-    blank_arrays,
     host_views,
-    name_of,
     owned_zeros,
+    payload_view,
 )
-from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
+from omlx_cache_storage.page import TensorSpec
 
-SMALL_BYTES = 64 * 1024
-DTYPES = sorted(set(ITEM_BYTES) - {"F8_E4M3", "F64"})
 TOKENS = [(5 * i * i + i) % 256 for i in range(700)]
 
 on_a_cpu = pytest.mark.skipif(mx.default_device() != mx.cpu, reason="a GPU zeroes by itself")
@@ -40,19 +39,25 @@ def zeros(nbytes: int) -> list[mx.array]:
     return list(owned_zeros(_specs(nbytes)).values())
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_and_shape_comes_back_evaluated_and_writable(dtype: str) -> None:
-    rows = -(-2 * SMALL_BYTES // (8 * ITEM_BYTES[dtype]))
-    shapes = {"large": (1, 2, rows, 4), "small": (3, 1), "empty": (1, 4, 0, 8), "scalar": ()}
-    specs = {name: TensorSpec(name, dtype, shape) for name, shape in shapes.items()}
-    arrays = blank_arrays(specs)
-    assert {name: array.shape for name, array in arrays.items()} == shapes
-    assert {name_of(array.dtype) for array in arrays.values()} == {dtype}
-    view = host_views([arrays["large"]])[0]
+@pytest.mark.parametrize("nbytes", [0, 3, SMALL_BYTES, 2 * SMALL_BYTES])
+def test_a_payload_comes_back_evaluated_and_writable(nbytes: int) -> None:
+    payload = allocate_payload(nbytes)
+    assert (payload.shape, payload.dtype) == ((nbytes,), mx.uint8)
+    view = payload_view(payload)
     view[...] = 1
     del view
-    again = host_views([arrays["large"]])[0]
-    assert (again == 1).all()
+    assert (np.array(payload) == 1).all()
+
+
+@on_a_cpu
+@pytest.mark.parametrize("dtype", NAMES.values())
+def test_every_dtype_and_shape_comes_back_evaluated_and_writable(dtype: str) -> None:
+    shapes = {"large": (1, 2, 5000, 4), "small": (3, 1), "empty": (1, 4, 0, 8), "scalar": ()}
+    arrays = owned_zeros({name: TensorSpec(name, dtype, shape) for name, shape in shapes.items()})
+    assert {name: array.shape for name, array in arrays.items()} == shapes
+    assert {NAMES[array.dtype] for array in arrays.values()} == {dtype}
+    host_views([arrays["large"]])[0][...] = 1
+    assert (host_views([arrays["large"]])[0] == 1).all()
 
 
 @on_a_cpu
@@ -61,7 +66,7 @@ def test_every_dtype_and_shape_comes_back_evaluated_and_writable(dtype: str) -> 
 def test_large_zeros_are_writable_zeros_of_the_wanted_form(dtype: str, nbytes: int) -> None:
     specs = _specs(nbytes, dtype)
     made = owned_zeros(specs)
-    forms = {name: (name_of(a.dtype), a.shape) for name, a in made.items()}
+    forms = {name: (NAMES[a.dtype], a.shape) for name, a in made.items()}
     assert forms == {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
     begun = list(made.values())
     views = host_views(begun)
@@ -85,11 +90,10 @@ def test_the_memory_is_mlx_own_and_is_freed(make: Callable[[int], list[mx.array]
 
 
 def test_no_two_arrays_share_memory() -> None:
-    specs = {str(i): TensorSpec(str(i), "U8", (SMALL_BYTES,)) for i in range(8)}
-    arrays = blank_arrays(specs)
-    for i, array in enumerate(arrays.values()):
-        np.array(array, copy=False)[:] = i
-    for i, array in enumerate(arrays.values()):
+    arrays = [allocate_payload(SMALL_BYTES) for _ in range(8)]
+    for i, array in enumerate(arrays):
+        payload_view(array)[:] = i
+    for i, array in enumerate(arrays):
         assert (np.array(array) == i).all()
 
 

@@ -61,7 +61,7 @@ def test_a_snapshot_has_the_state_of_its_position_and_not_the_final_one(
     turn = request(model, PrefixCache(model, store), PROMPT, new=5)
     found = snapshots(store)
     assert sorted(found) == [64, 128, 192, 199, 205]
-    final = bits(page_arrays(found[205]))
+    final = bits(page_arrays(found[205].meta.tensors, found[205].payload))
     for position, page in found.items():
         steps, fed = [], 0
         for step in turn.steps:
@@ -69,7 +69,7 @@ def test_a_snapshot_has_the_state_of_its_position_and_not_the_final_one(
                 steps.append(step)
                 fed += len(step)
         assert fed == position
-        came = bits(page_arrays(page))
+        came = bits(page_arrays(page.meta.tensors, page.payload))
         assert came == bits(live_state(model, steps))
         if position != 205:
             assert all(came[name] != final[name] for name in final)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from omlx_cache.adapters.base import TokenRange
-from omlx_cache.arrays.mlxio import host_views, name_of
+from omlx_cache.arrays.mlxio import NAMES, host_views
 from omlx_cache.pages import cut as cutting
 from omlx_cache.pages.cut import Cutter, Source
 from omlx_cache.pages.layout import file_order
@@ -76,7 +76,7 @@ def test_a_payload_has_every_tensor_in_file_order_and_every_token_in_its_place(
     assert {spec.name for spec in cut.tensors} == set(given[-1].arrays)
     first, second = cutter.payloads([cut, cut])
     expected = np.concatenate([bytes_of(spec.name, span, given) for spec in cut.tensors])
-    assert cut.nbytes == expected.nbytes
+    assert cut.tensors.nbytes == expected.nbytes
     for payload in (first, second):
         assert (np.array(payload) == expected).all()
 
@@ -87,7 +87,7 @@ def test_what_is_not_held_is_not_cut(way: str) -> None:
     assert geometry.tokens(TokenRange(29, 31)) is None
     assert geometry.earliest(TokenRange(0, 30)) == 8
     assert geometry.earliest(TokenRange(25, 31)) == 31
-    assert Cutter([]).tokens(TokenRange(0, 1)) is None
+    assert Cutter([Source({}, {})]).tokens(TokenRange(0, 1)) is None
 
 
 def test_a_snapshot_is_every_array_as_it_is(way: str) -> None:
@@ -99,7 +99,7 @@ def test_a_snapshot_is_every_array_as_it_is(way: str) -> None:
     }
     cutter = Cutter([Source(arrays, dict.fromkeys(arrays, ()))])
     cut = cutter.whole()
-    specs = [TensorSpec(n, name_of(a.dtype), tuple(a.shape)) for n, a in arrays.items()]
+    specs = [TensorSpec(n, NAMES[a.dtype], tuple(a.shape)) for n, a in arrays.items()]
     assert list(cut.tensors) == file_order(specs)
     (payload,) = cutter.payloads([cut])
     views = [host_views([arrays[spec.name]])[0].reshape(-1).view(np.uint8) for spec in cut.tensors]
