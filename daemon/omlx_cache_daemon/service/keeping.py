@@ -98,7 +98,7 @@ class KeepingTier(ColdTier):
         self._limits.budget_of, self.evictor.min_free = budget, min_free_bytes
         try:
             with self.sharing.changing():
-                self._limits.agree()
+                self._limits.heed(anew=True)
         except OSError:
             return False
         return True

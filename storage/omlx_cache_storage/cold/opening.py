@@ -172,7 +172,7 @@ class Opening(DirectoryPart):
         raises OSError, LedgerBusy when those are too many."""
         self._begin_with(contents, found)
         if self._sharing.read_only:
-            self._limits.agree()
+            self._limits.heed(anew=True)
             why = self._sharing.refusal()
             _log.warning(
                 "%s: %s: pages that are there are restored, and none is written until that changes",
@@ -189,7 +189,7 @@ class Opening(DirectoryPart):
                             self._fs.remove(path)
         with self._sharing.changing():
             self._sharing.tell(*self._files.clear_up(found))
-            self._limits.agree()
+            self._limits.heed(anew=True)
 
     def _make_way(self) -> None:
         """Delete the first pages in the order, for a ledger that the disk has no room for; raises

@@ -294,26 +294,40 @@ class SharedLimits(DirectoryPart):
             _log.warning("%s", note)
         self._noted = note
         self._go_by(agreed.budget)
-        self.heed_pins(anew=True)
 
     def may_replace(self, known: Budget | None) -> bool:
         """True when a budget that a store set is this one's to change; the directory is held."""
         return self._sharing.is_alone()
 
-    def heed(self) -> None:
-        """Go by the directory's budget if it was changed, or agree on one if it was left to the
-        stores; the directory is held."""
-        if self._waited and not self._evictor.waits:
-            self.agree()
-        if self._sharing.rebudgeted:
+    def heed(self, *, anew: bool = False) -> None:
+        """Go by the directory's budget and its pins if they were changed, if a pin has ended, or
+        `anew`; agree on a budget if it was left to the stores. The directory is held, or cannot be
+        changed. A disk that refuses leaves pins as they are; else raises OSError."""
+        anew = anew or (self._waited and not self._evictor.waits)
+        if self._sharing.rebudgeted and not anew:
             budget = read_budget(self._index.directory, self._fs)
             if budget is not None and budget.set_by == "free space":
-                self.agree()
+                anew = True
             elif budget is not None:
                 self._note_change(self._index.limit_bytes, budget)
                 self._go_by(budget)
-            self._sharing.rebudgeted = False
-        self.heed_pins()
+        if anew:
+            self.agree()
+        self._sharing.rebudgeted = False
+        pins, now = self._index.pins, self._index.clock.now()
+        changed = anew or pins.is_unwritten or self._sharing.repinned
+        with contextlib.suppress(OSError):
+            if changed or (pins.version and pins.end_ns <= now):
+                self._file_pins(now)
+            if pins.version:
+                with self._index.lock:
+                    here = [name for name, taken in self._index.contents.taken.items() if taken]
+                pins.learn(here)
+            pinned = (pins.version, self._index.limit_bytes)
+            if anew or self._pinned != pinned:
+                self._pinned = pinned
+                if pins.version or self._index.contents.pinned_bytes:
+                    self._index.go_by_pins(pins.namespaces)
 
     def _note_change(self, before: int, budget: Budget) -> None:
         """Log a budget that somebody has changed, and whether the disk can give it."""
@@ -327,26 +341,6 @@ class SharedLimits(DirectoryPart):
                 WORDS[budget.set_by],
                 f"; the disk is full before: {format_size(free)} are free" * is_more,
             )
-
-    def heed_pins(self, *, anew: bool = False) -> None:
-        """Go by the directory's pins if they were changed, if one has ended, or `anew`; the
-        directory is held, or cannot be changed. A disk that refuses leaves things as they are."""
-        pins, now = self._index.pins, self._index.clock.now()
-        changed = anew or pins.is_unwritten or self._sharing.repinned
-        try:
-            if changed or (pins.version and pins.end_ns <= now):
-                self._file_pins(now)
-            if pins.version:
-                with self._index.lock:
-                    here = [name for name, taken in self._index.contents.taken.items() if taken]
-                pins.learn(here)
-        except OSError:
-            return
-        pinned = (pins.version, self._index.limit_bytes)
-        if anew or self._pinned != pinned:
-            self._pinned = pinned
-            if pins.version or self._index.contents.pinned_bytes:
-                self._index.go_by_pins(pins.namespaces)
 
     def _file_pins(self, now_ns: int) -> None:
         """Have pins in the directory's file, and go by them. One that cannot be written counts in
