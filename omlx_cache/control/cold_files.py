@@ -9,9 +9,9 @@ from pathlib import Path
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.machine import Disks
 from omlx_cache_storage.cold.catalog import ColdEntry, namespace_directories, read_namespace, walk
-from omlx_cache_storage.cold.contents import rooted
 from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, FileSystem
 from omlx_cache_storage.cold.files import EXPECTED_FILES
+from omlx_cache_storage.cold.index import rooted
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import (
     ENTRY_BYTES,

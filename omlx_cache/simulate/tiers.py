@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from omlx_cache.simulate.traces import Workload
-from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.eviction import DIRECTORY_SLACK_BYTES, Evictor, Writing
-from omlx_cache_storage.cold.index import PendingDeletion
+from omlx_cache_storage.cold.index import Candidate, PendingDeletion
 from omlx_cache_storage.cold.ledger_records import Change
+from omlx_cache_storage.cold.page_writer import PageWriter
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import Departures
@@ -113,6 +113,21 @@ class _VirtualEvictor(Evictor):
         return evicted
 
 
+class _VirtualPageWriter(PageWriter):
+    def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
+        """Take a page; raises nothing."""
+        meta = page.meta
+        candidate = Candidate(meta.id, meta.position, time_ns)
+        result = self.decided(candidate, meta.held)
+        if result is None:
+            wanted = StoredPage(meta.namespace, name_of(meta), file_bytes(meta.nbytes))
+            writing = Writing(candidate, wanted, meta.parent, document, [], "", "", "")
+            result = self._evictor.make(writing)
+            if result is None:
+                self.take(writing, wanted.nbytes)
+        return result or "written"
+
+
 class VirtualCold(ColdTier):
     """A cold tier without files: it decides as the real one does. Nothing can be read from it."""
 
@@ -133,21 +148,8 @@ class VirtualCold(ColdTier):
             sharing_type=_VirtualSharing,
             deleter_type=_VirtualDeleter,
             evictor_type=_VirtualEvictor,
+            writer_type=_VirtualPageWriter,
         )
-
-    def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
-        """Take a page; raises nothing."""
-        meta = page.meta
-        candidate = Candidate(meta.id, meta.position, time_ns)
-        result = self._writing.decided(candidate, meta.held)
-        if result is not None:
-            return result
-        wanted = StoredPage(meta.namespace, name_of(meta), file_bytes(meta.nbytes))
-        writing = Writing(candidate, wanted, meta.parent, document, [], "", "", "")
-        result = self.evictor.make(writing)
-        if result is None:
-            self._writing.take(writing, wanted.nbytes)
-        return result or "written"
 
     def settle(self) -> None:
         """Record nothing: there is no disk that must learn of recency."""

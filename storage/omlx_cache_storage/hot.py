@@ -79,7 +79,7 @@ class HotTier(LocalTier[Held]):
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._index: OrderedPages[Held] = OrderedPages(policy)
+        self._pages = self._index = OrderedPages[Held](policy)
         self._repinned = 0
         self._unused: set[PageId] = set()
         self._bytes = self._reserved = self._dirty_bytes = self._peak = 0
@@ -232,10 +232,6 @@ class HotTier(LocalTier[Held]):
         """Return a page, which stays valid for as long as the caller holds it."""
         held = self.record(page)
         return None if held is None else held.page
-
-    @property
-    def _pages(self) -> OrderedPages[Held]:
-        return self._index
 
     def find_all(self, pages: Iterable[PageId]) -> list[PageInfo | None]:
         found: list[PageInfo | None] = []

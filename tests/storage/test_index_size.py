@@ -10,7 +10,7 @@ import pytest
 from kit.examples import some
 from kit.storage import put
 from kit.work import traced_memory
-from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.index import Contents
 from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey

@@ -9,7 +9,7 @@ from typing import Any
 
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_storage.cold.catalog import Inventory, namespace_directories, shard_directories
-from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.index import Contents
 from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.shared_limits import SharedLimits
 from omlx_cache_storage.cold.small_files import Budget, is_leftover, read_budget
@@ -50,7 +50,7 @@ class _KeepingOpening(Opening):
     def read_directory(self) -> tuple[Contents, Inventory]:
         # The new contents replace the old ones: for a million pages both are too much.
         with self._index.lock:
-            self._index.contents = Contents(self._index.make_policy(None))
+            self._index.contents.become(Contents(self._index.make_policy(None)))
         return super().read_directory()
 
 

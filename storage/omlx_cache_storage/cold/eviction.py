@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from omlx_cache_storage.cold.contents import Candidate, Victims
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Descriptor
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Index, PendingDeletion
+from omlx_cache_storage.cold.index import Candidate, Index, PendingDeletion, Victims
 from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.ledger_records import Cancelled, Change, Removed, Reserved
 from omlx_cache_storage.cold.sharing import DirectoryPart, Flight, Sharing
@@ -110,8 +109,8 @@ class Evictor(DirectoryPart):
             elif info.st_mtime_ns > stamp_ns and info.st_mtime_ns != file.recorded_ns:
                 with self._index.lock:
                     used_ns = min(info.st_mtime_ns, self._index.clock.now())
-                    if used_ns > stamp_ns and page in self._index.contents:
-                        self._index.contents.use([page], used_ns, used=False)
+                    if used_ns > stamp_ns and self._index.contents.usable(page) is not None:
+                        self._index.contents.touch([page], used_ns, used_ns)
                         news = True
                         if used_ns < info.st_mtime_ns:
                             # Once: its file would say so until that time has come.
@@ -126,9 +125,6 @@ class Evictor(DirectoryPart):
         held = self._index.contents.nbytes + self._sharing.flights.nbytes
         return held + self._index.doomed.nbytes + self._files.counted.nbytes
 
-    def note_peak(self) -> None:
-        self.peak = max(self.peak, self.used_bytes())
-
     def places_of(self, page: StoredPage, described: int) -> int:
         return sum(self._files.places(page.namespace, page.shard, described).values())
 
@@ -142,7 +138,7 @@ class Evictor(DirectoryPart):
         with self._index.lock:
             self._sharing.flights.count(writing.file, flight)
             writing.reserved = flight.cost
-            self.note_peak()
+            self.peak = max(self.peak, self.used_bytes())
         # Raises OSError: a page of which peer processes know nothing must not be written.
         self._sharing.ledger.append([*again, Reserved(writing.file, page, writing.described)])
 
@@ -178,12 +174,6 @@ class Evictor(DirectoryPart):
             + self.places_of(writing.wanted, writing.described)
             - writing.reserved
         )
-        used = self.known_bytes() + nbytes + DIRECTORY_SLACK_BYTES
-        if self.own_limit is not None and used > self.own_limit:
-            # Others keep more here: theirs is not this process's to delete.
-            with self._index.lock:
-                self.refused += 1
-            return "refused"
         # That it is enough is known from the second call on.
         most = sys.maxsize if writing.short is None else HOLD_FILES
         if writing.short is None:
@@ -191,7 +181,12 @@ class Evictor(DirectoryPart):
             writing.short = max(self.lacking(nbytes))
         lacks = writing.short
         with self._index.lock:
-            if max(self.lacks(nbytes), lacks) <= 0:
+            over = self.lacks(nbytes)
+            # Others keep more here: theirs is not this process's to delete.
+            if self.own_limit is not None and over + self._index.limit_bytes > self.own_limit:
+                self.refused += 1
+                return "refused"
+            if max(over, lacks) <= 0:
                 return None
         victims = self.victims(lambda: max(self.lacks(nbytes), lacks), candidate, most=most)
         if victims.outranked:
@@ -297,7 +292,13 @@ class Evictor(DirectoryPart):
         try:
             free = self._fs.free_bytes(directory)
             spare = self._fs.spare_files(directory) if self.min_free else None
-            self._note_free(free, spare)
+            was_short, least, fewest = self.is_short, self.min_free, 1
+            if was_short:
+                least, fewest = least * 5 // 4, _FEW_FILES
+            self.lacks_files = spare is not None and spare < fewest
+            self.is_short = self.lacks_files or free < least
+            if self.is_short != was_short:
+                self._log_room(free, spare)
             read_only = self._fs.is_read_only(directory)
         except OSError:
             return 0, 0
@@ -305,34 +306,25 @@ class Evictor(DirectoryPart):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(directory))
         return self.min_free + nbytes - free, int(spare is not None and spare < 1)
 
-    def _note_free(self, free: int, spare: int | None) -> None:
-        was_short = self.is_short
-        least, fewest = (self.min_free * 5 // 4, _FEW_FILES) if was_short else (self.min_free, 1)
-        self.lacks_files = spare is not None and spare < fewest
-        self.is_short = self.lacks_files or free < least
-        if self.is_short and not was_short:
-            what = (
-                f"{format_size(free)} free, less than min_free_bytes "
-                f"({format_size(self.min_free)}), and others use "
-                + format_size(
-                    max(0, self._fs.taken_bytes(self._index.directory) - self.known_bytes())
-                )
-                + " of it"
-            )
-            _log.warning(
-                "the disk of %s has %s: pages are evicted until there is enough; see "
-                "`omlx-cache doctor`",
-                *(
-                    self._index.directory,
-                    "hardly a file (inode) left" if self.lacks_files else what,
-                ),
-            )
-        elif was_short and not self.is_short:
+    def _log_room(self, free: int, spare: int | None) -> None:
+        directory = self._index.directory
+        if not self.is_short:
             _log.warning(
                 "the disk of %s has room again: %s%s",
-                *(self._index.directory, format_size(free)),
+                *(directory, format_size(free)),
                 "" if spare is None else f", and {spare:,} files (inodes)",
             )
+            return
+        others = max(0, self._fs.taken_bytes(directory) - self.known_bytes())
+        what = (
+            f"{format_size(free)} free, less than min_free_bytes ({format_size(self.min_free)}), "
+            f"and others use {format_size(others)} of it"
+        )
+        _log.warning(
+            "the disk of %s has %s: pages are evicted until there is enough; see "
+            "`omlx-cache doctor`",
+            *(directory, "hardly a file (inode) left" if self.lacks_files else what),
+        )
 
     def evict(self, pages: Sequence[PageId]) -> list[PendingDeletion]:
         evicted = self._index.drop(pages, "disk")

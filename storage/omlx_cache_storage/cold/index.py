@@ -1,5 +1,7 @@
-"""A process's knowledge of a cold directory: its pages, and the files that should be deleted."""
+"""A process's knowledge of a cold directory, without touching the disk: its pages with their order
+and bytes, and the files that should be deleted."""
 
+import sys
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
@@ -8,17 +10,157 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from omlx_cache_storage.breaker import Health
 from omlx_cache_storage.cold.catalog import read_namespace
-from omlx_cache_storage.cold.contents import Contents, PageFile
 from omlx_cache_storage.events import HOWS, OTHER_PROCESS, Departures, EventLog, How
-from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned
-from omlx_cache_storage.format.names import PageName, StoredPage, page_path
+from omlx_cache_storage.eviction.keep import NEVER_NS, SUPERSEDED_NS, Clock, Keep, Learned
+from omlx_cache_storage.eviction.order import OrderedPages, Record
+from omlx_cache_storage.format.names import (
+    ENTRY_BYTES,
+    PARENT_HINT_BYTES,
+    PageName,
+    StoredPage,
+    page_path,
+)
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId
+from omlx_cache_storage.page import PAGED, PageId
 from omlx_cache_storage.pins import SHARE, Pinned, Pins
 from omlx_cache_storage.stats import Kind
 
 TOGETHER = 1024
 """Pages that are pinned, released or deleted while lookups wait."""
+
+
+class PageFile(Record):
+    """A page's file: one that takes another's name is a different record. `recorded_ns` is the time
+    that this process gave the file last, 0 if it gave none. `undecodable`: it is hidden from
+    lookups; `Contents` alone changes that."""
+
+    __slots__ = ("recorded_ns", "undecodable")
+    entry_bytes = ENTRY_BYTES
+
+    def __init__(self, stored: StoredPage) -> None:
+        super().__init__(stored)
+        self.recorded_ns = 0
+        self.undecodable = False
+
+
+class Candidate(NamedTuple):
+    page: PageId
+    position: int
+    stamp_ns: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.stamp_ns, -self.position
+
+
+class Victims(NamedTuple):
+    """Pages whose eviction makes room. `enough` is False when it does not; `outranked`: a page of
+    more worth than the candidate stood in the way. When that is so only because it was used
+    recently, `young_ns` is the time of that use, else 0."""
+
+    pages: list[PageId]
+    enough: bool
+    outranked: bool = False
+    young_ns: int = 0
+
+
+def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
+    """Return the files with their stamps, no page's earlier than the stamps of the pages behind it.
+    A killed process had not recorded the latest use of a chain: the new deep end would outlive the
+    root."""
+    found = list(files)
+    names, stamps = [file.name for file, _ in found], [stamp_ns for _, stamp_ns in found]
+    paged = {
+        name.id.key[:PARENT_HINT_BYTES]: number
+        for number, name in enumerate(names)
+        if name.id.group == PAGED
+    }
+    for number in sorted(range(len(names)), key=lambda number: -names[number].position):
+        before = paged.get(names[number].parent_hint)
+        # A superseded page leaves first, whatever follows it; and a name may say anything.
+        if (
+            before is not None
+            and names[before].position < names[number].position
+            and min(stamps[before], stamps[number]) > SUPERSEDED_NS
+        ):
+            stamps[before] = max(stamps[before], stamps[number])
+    return [(file, stamp_ns) for (file, _), stamp_ns in zip(found, stamps, strict=True)]
+
+
+class Contents(OrderedPages[PageFile]):
+    """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
+
+    An undecodable page keeps its bytes and its place in the order, and is hidden from lookups;
+    `undecodable` counts them.
+    """
+
+    def __init__(self, policy: Keep | None = None) -> None:
+        super().__init__(policy)
+        self.undecodable = 0
+
+    def fill(self, files: Iterable[tuple[StoredPage, int]]) -> list[StoredPage]:
+        """Take many files with their stamps into empty contents; return the useless ones.
+
+        Of several files of one page the one that holds most is taken, and of equal ones the latest.
+        """
+        best: dict[PageId, tuple[StoredPage, int]] = {}
+        useless: list[StoredPage] = []
+        for file in files:
+            page = file[0].name.id
+            other = best.setdefault(page, file)
+            if other is not file:
+                worse, better = sorted((file, other), key=lambda of: (of[0].held, of[1]))
+                best[page] = better
+                useless.append(worse[0])
+        for stored, stamp_ns in rooted(best.values()):
+            self.add(PageFile(stored), stamp_ns)
+        return useless
+
+    def usable(self, page: PageId) -> PageFile | None:
+        file = self.get(page)
+        return None if file is None or file.undecodable else file
+
+    def quarantine(self, page: PageId) -> None:
+        if (file := self.usable(page)) is not None:
+            file.undecodable = True
+            self.undecodable += 1
+
+    def victims(
+        self,
+        excess: int,
+        candidate: Candidate | None = None,
+        now_ns: int = sys.maxsize,
+        until_ns: int = sys.maxsize,
+        most: int = sys.maxsize,
+    ) -> Victims:
+        """Choose pages to evict for `excess` bytes, the first in the order first. At most `most`
+        pages are returned: enough, or the first of enough.
+
+        For a candidate only pages of less worth are chosen, and its own earlier version. None of
+        them is pinned beyond `now_ns`, or was used after `until_ns` by another use. So a chain's
+        deep end never evicts its root.
+        """
+        pages: list[PageId] = []
+        if excess <= 0 or excess > self.nbytes:
+            return Victims(pages, excess <= 0)
+        outranked, young_ns = False, 0
+        for file in self.in_order():
+            if candidate is not None and file.id != candidate.page:
+                outranked = file.rank >= candidate.rank
+                if not outranked and until_ns < file.stamp_ns != candidate.stamp_ns:
+                    outranked, young_ns = True, file.stamp_ns
+                if not outranked and file.pinned_ns > now_ns:
+                    continue
+            if not outranked:
+                pages.append(file.id)
+                excess -= file.cost
+            if excess <= 0 or outranked or len(pages) == most:
+                break
+        return Victims(pages, excess <= 0 or len(pages) == most, outranked, young_ns)
+
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        assert self.undecodable == sum(file.undecodable for file in self.records())
 
 
 class PendingDeletion(NamedTuple):
@@ -81,10 +223,11 @@ class Index:
     `lock` guards all that mutates, and the fields that its users' docstrings name: `lost` are pages
     that left, with their stamps then, and that the writer has not taken (memory may believe them to
     be here), `cleared` namespaces to clear before the directory is read, `unrecorded` pages whose
-    files lack their stamps. No I/O, sorting or making of paths happens under it. The methods for
-    changes of peer processes (`take_in`, `leave`, `place`), `go_by_pins`, `knows`, `drop_damaged`
-    and `is_indexed` take it; callers of the other methods hold it. Deletions and publications keep
-    apart by `Sharing.changing`, which is taken before it.
+    files lack their stamps, `namespaces` those that pages are of, or were. No I/O, sorting or
+    making of paths happens under it. The methods for changes of peer processes (`take_in`, `leave`,
+    `place`), `go_by_pins`, `knows`, `drop_damaged` and `is_indexed` take it; callers of the other
+    methods hold it. Deletions and publications keep apart by `Sharing.changing`, which is taken
+    before it. `contents` is always the same object.
     """
 
     def __init__(
@@ -110,6 +253,7 @@ class Index:
         self.unrecorded: set[PageId] = set()
         self.lost: list[tuple[PageId, int]] = []
         self.cleared: set[BlockKey] = set()
+        self.namespaces: set[BlockKey] = set()
         # Pages worth less than the last one that was refused are refused unseen: a smaller one
         # would fill the gap behind a page that its chain lacks.
         self.refused_rank: tuple[int, int] | None = None
@@ -120,11 +264,6 @@ class Index:
         """True unless a page was written anew since its file was found: that one is neither gone
         nor wrong."""
         return self.contents.get(file.id) is file
-
-    def moved(self, pages: Iterable[PageId], stamp_ns: int) -> None:
-        self.unrecorded.update(pages)
-        if self.refused_rank is not None and stamp_ns < self.refused_rank[0]:
-            self.refused_rank = None
 
     def _wanted_until(self, file: PageFile) -> int:
         return self.pins.until(file.namespace, file.id.key)
@@ -137,7 +276,10 @@ class Index:
         if self.pins.version:
             most, until_ns = self.limit_bytes // SHARE, self._wanted_until(file)
             self.contents.pin(file, until_ns, self.clock.now(), most)
-        self.contents.add(file, stamp_ns, used=used and not file.pinned_ns)
+        if used and not file.pinned_ns:
+            self.contents.policy.wanted([file.id], stamp_ns)
+        self.contents.add(file, stamp_ns)
+        self.namespaces.add(file.namespace)
         return file
 
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
@@ -225,14 +367,16 @@ class Index:
     def pop(self, page: PageId) -> PageFile | None:
         file = self.contents.pop(page)
         if file is not None:
+            self.contents.undecodable -= file.undecodable
             self.unrecorded.discard(page)
             self.refused_rank = None
             self.health.forget(page)
         return file
 
     def know(self, contents: Contents) -> None:
-        before, self.contents = self.contents, contents
-        gone = [page for page in before if page not in contents]
+        gone = [page for page in self.contents if page not in contents]
+        self.contents.become(contents)
+        self.namespaces = {file.namespace for file in contents.records()}
         self.lost += [(page, NEVER_NS) for page in gone]
         self.departures.note(gone, "removed")
         self.unrecorded = {page for page in self.unrecorded if page in contents}

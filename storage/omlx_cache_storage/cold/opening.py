@@ -8,10 +8,9 @@ import time
 
 from omlx_cache_storage.breaker import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.catalog import Inventory, take_inventory, uncollected
-from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.eviction import FILE_SLACK_BYTES, Evictor
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Index
+from omlx_cache_storage.cold.index import Contents, Index
 from omlx_cache_storage.cold.ledger import (
     HOLD_FILES,
     SMALLEST_BYTES,
@@ -243,4 +242,4 @@ class Opening(DirectoryPart):
             )
         # Without files that were in flight before: they may have been published since.
         with self._index.lock:
-            self._evictor.note_peak()
+            self._evictor.peak = max(self._evictor.peak, self._evictor.used_bytes())

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from omlx_cache_storage.breaker import NO_ROOM
-from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.eviction import FILE_SLACK_BYTES, Evictor, HeldEnough, Writing
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Index
+from omlx_cache_storage.cold.index import Candidate, Index
 from omlx_cache_storage.cold.ledger import LedgerBusy
 from omlx_cache_storage.cold.ledger_records import Added, Cancelled
 from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
@@ -262,7 +261,6 @@ class PageWriter(DirectoryPart):
             self._index.put(stored, time_ns, used=True).recorded_ns = time_ns
             self.written += nbytes
             self.rewritten += nbytes if again or replaced is not None else 0
-            self._evictor.note_peak()
             self._index.events.note_file("stored", stored, parent=writing.parent)
         self._sharing.tell(Added(writing.file, stored, time_ns, 0))
         if replaced is not None and replaced.stored.name != stored.name:

@@ -4,19 +4,18 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from omlx_cache_storage.breaker import OPENING
 from omlx_cache_storage.cold.catalog import ColdEntry
-from omlx_cache_storage.cold.contents import Contents, PageFile
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.eviction import DIRECTORY_SLACK_BYTES, Evictor
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Index, PendingDeletion
+from omlx_cache_storage.cold.index import Index, PageFile, PendingDeletion
 from omlx_cache_storage.cold.ledger import HOLD_FILES, LedgerBusy
 from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.page_reader import PageReader
@@ -36,7 +35,7 @@ from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned, Lru
 from omlx_cache_storage.eviction.order import LocalTier
 from omlx_cache_storage.format.names import StoredPage
-from omlx_cache_storage.page import COLD, Page, PageId, PageInfo, WriteResult
+from omlx_cache_storage.page import COLD, Page, PageId, PageInfo
 from omlx_cache_storage.pins import SHARE, Pinned
 from omlx_cache_storage.stats import ColdUsage
 
@@ -76,6 +75,7 @@ class ColdTier(LocalTier[PageFile]):
         evictor_type: type[Evictor] = Evictor,
         limits_type: type[SharedLimits] = SharedLimits,
         opening_type: type[Opening] = Opening,
+        writer_type: type[PageWriter] = PageWriter,
     ) -> None:
         fs, clock = fs or FileSystem(), clock or Clock()
         self.directory = directory
@@ -95,7 +95,7 @@ class ColdTier(LocalTier[PageFile]):
             limits,
             Root(directory, fs, durability, memory, parents=parents),
         )
-        self._writing = PageWriter(
+        self._writing = writer_type(
             index,
             files,
             sharing,
@@ -106,30 +106,26 @@ class ColdTier(LocalTier[PageFile]):
             encode,
             DailyWrites(directory, sharing.ledger, daily_bytes, fs, clock, durability),
         )
-        self._index, self._files, self.sharing, self._lock = index, files, sharing, index.lock
+        self._index, self._files, self.sharing = index, files, sharing
+        self._lock, self._pages = index.lock, index.contents
         self._deleter, self.evictor, self._limits = deleter, evictor, limits
         self.pins = index.pins
         self.clear, self.discard = deleter.clear, deleter.discard
+        self.write = self._writing.write
         self.refresh, self.close = sharing.refresh, sharing.close
 
-    @property
-    def _pages(self) -> Contents:
-        return self._index.contents
-
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
+        found: list[PageInfo | None] = []
         with self._index.lock:
-            found = [
-                None
-                if file is None or file.undecodable
-                else PageInfo(file.position, file.held, file.nbytes, COLD)
-                for file in map(self._index.contents.get, pages)
-            ]
-            if self._index.health.hides_pages:
-                found = [
-                    None if h else one
-                    for one, h in zip(found, map(self._index.health.is_hidden, pages), strict=True)
-                ]
-            return found
+            health = self._index.health
+            hides = health.hides_pages
+            for file in map(self._index.contents.get, pages):
+                found.append(
+                    None
+                    if file is None or file.undecodable or (hides and health.is_hidden(file.id))
+                    else PageInfo(file.position, file.held, file.nbytes, COLD)
+                )
+        return found
 
     def hidden(self, pages: Iterable[PageId]) -> dict[PageId, str]:
         found: dict[PageId, str] = {}
@@ -144,7 +140,8 @@ class ColdTier(LocalTier[PageFile]):
 
     def __contains__(self, page: PageId) -> bool:
         with self._index.lock:
-            return self._index.contents.usable(page) is not None
+            file = self._index.contents.get(page)
+            return file is not None and not file.undecodable
 
     def stored(self, page: PageId) -> StoredPage | None:
         with self._index.lock:
@@ -239,25 +236,27 @@ class ColdTier(LocalTier[PageFile]):
         *,
         used: bool = True,
     ) -> None:
-        with self._index.lock:
-            stamp_ns = self._index.clock.now() if stamp_ns is None else stamp_ns
-            chain = chain if isinstance(chain, list) else list(chain)
-            contents = self._index.contents
-            if contents.pinned_bytes:
+        index, contents = self._index, self._index.contents
+        with index.lock:
+            stamp_ns = index.clock.now() if stamp_ns is None else stamp_ns
+            if contents.undecodable or contents.pinned_bytes:
+                here = list(filter(None, map(contents.usable, chain)))
+                chain = [file.id for file in here]
                 # The end of its pin is its stamp. Its file learns of the use, which counts then.
-                self._index.unrecorded.update(
-                    file.id for file in filter(None, map(contents.get, chain)) if file.pinned_ns
-                )
-            self._index.moved(contents.use(chain, stamp_ns, since_ns, used=used), stamp_ns)
+                index.unrecorded.update(file.id for file in here if file.pinned_ns)
+            latest_ns = max(stamp_ns, since_ns)
+            index.unrecorded.update(contents.touch(chain, stamp_ns, latest_ns, used=used))
+            if index.refused_rank is not None and stamp_ns < index.refused_rank[0]:
+                index.refused_rank = None
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first, after a restart too."""
-        with self._index.lock:
-            contents, clock = self._index.contents, self._index.clock
-            stamp_ns = clock.superseded() if stamp_ns is None else stamp_ns
-            self._index.moved(
-                contents.touch(contents.unpinned(pages, clock.now()), stamp_ns), stamp_ns
-            )
+        index, contents = self._index, self._index.contents
+        with index.lock:
+            stamp_ns = index.clock.superseded() if stamp_ns is None else stamp_ns
+            unpinned = contents.unpinned(pages, index.clock.now())
+            index.unrecorded.update(contents.touch(unpinned, stamp_ns))
+            index.refused_rank = None
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
         with self._index.lock:
@@ -288,24 +287,21 @@ class ColdTier(LocalTier[PageFile]):
         """Record recency on the disk and evict down to the budget. Also notice a directory that was
         removed or replaced, a changed budget, and writers that ended. Writer thread only; raises
         nothing."""
-        try:
-            self._look_around()
-        except LedgerBusy:
-            if not self.sharing.fell_behind:
+        for _ in range(2):
+            try:
+                self._opening.load()
+                self._opening.record_recency()
+                with self.sharing.changing():
+                    self._limits.heed()
+                    self.sharing.recover()
+                break
+            except LedgerBusy:
+                # Where more was changed than could be followed, the directory is read again.
+                if not self.sharing.fell_behind:
+                    return
+            except OSError:
                 return
-            # More was changed than could be followed.
-            with contextlib.suppress(OSError):
-                self._look_around()
-        except OSError:
-            return
         self._shrink()
-
-    def _look_around(self) -> None:
-        self._opening.load()
-        self._opening.record_recency()
-        with self.sharing.changing():
-            self._limits.heed()
-            self.sharing.recover()
 
     def _shrink(self) -> None:
         if self._index.doomed:
@@ -361,10 +357,11 @@ class ColdTier(LocalTier[PageFile]):
     def usage(self) -> ColdUsage:
         day = self._writing.daily_writes
         with self._index.lock:
-            self.evictor.note_peak()
+            used = self.evictor.used_bytes()
+            self.evictor.peak = max(self.evictor.peak, used)
             return ColdUsage(
                 pages=len(self._index.contents),
-                nbytes=self.evictor.used_bytes(),
+                nbytes=used,
                 peak_bytes=self.evictor.peak,
                 limit_bytes=self._index.limit_bytes,
                 evicted_pages=self.evictor.evicted,
@@ -411,6 +408,3 @@ class ColdTier(LocalTier[PageFile]):
     @property
     def limit_bytes(self) -> int:
         return self._index.limit_bytes
-
-    def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
-        return self._writing.write(page, time_ns, document)

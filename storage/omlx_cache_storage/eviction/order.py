@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args
+from typing import Final, Generic, Literal, Self, TypeAlias, TypeGuard, TypeVar, get_args
 
 from omlx_cache_storage.eviction.keep import Keep, Learned, Lru
 from omlx_cache_storage.format.names import PageName, StoredPage, parent_hint
@@ -48,12 +48,14 @@ class Record:
     """A page as its tier knows it; a record is equal to itself alone.
 
     `hint` is the first bytes of the parent's key, `stamp_ns` when the page was used, and
-    `pinned_ns` until when a pin keeps it, 0 without one: its table alone changes these two.
+    `pinned_ns` until when a pin keeps it, 0 without one: its table alone changes these two. Besides
+    its own bytes it takes `entry_bytes` of the budget.
     """
 
     __slots__ = (
         "held", "hint", "id", "namespace", "nbytes", "pinned_ns", "position", "stamp_ns", "tail",
     )  # fmt: skip
+    entry_bytes = 0
 
     def __init__(self, stored: StoredPage) -> None:
         self.namespace, name, self.nbytes = stored
@@ -62,7 +64,7 @@ class Record:
 
     @property
     def cost(self) -> int:
-        return self.nbytes
+        return self.nbytes + self.entry_bytes
 
     @property
     def stored(self) -> StoredPage:
@@ -90,7 +92,8 @@ class OrderedPages(Generic[R]):
     stamp, the deepest of equal ones first. Its owner's lock guards it.
 
     `_heap` has the rank and the id of each record, perhaps twice, and with earlier stamps. It has
-    no record, as that would keep a page's memory. `pinned_bytes` is what pinned records take.
+    no record, as that would keep a page's memory. `nbytes` is what the records take, `pinned_bytes`
+    the pinned ones of them.
     """
 
     def __init__(self, policy: Keep | None = None) -> None:
@@ -99,7 +102,7 @@ class OrderedPages(Generic[R]):
         self.get = self._records.get
         self._heap: list[_Place] = []
         self._tails: dict[bytes, Counter[Tail]] = {}
-        self.pinned_bytes = 0
+        self.nbytes = self.pinned_bytes = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -127,6 +130,7 @@ class OrderedPages(Generic[R]):
     def add(self, record: R, stamp_ns: int) -> None:
         """Take a record in, as one that was used at a stamp, or later as long as it is pinned."""
         self._records[record.id] = record
+        self.nbytes += record.cost
         if record.tail:
             self._tails.setdefault(record.hint, Counter())[record.end] += 1
         self._place(record, max(stamp_ns, record.pinned_ns))
@@ -136,6 +140,7 @@ class OrderedPages(Generic[R]):
         record = self._records.pop(page, None)
         if record is None:
             return None
+        self.nbytes -= record.cost
         if record.tail:
             tails = self._tails[record.hint]
             tails[record.end] -= 1
@@ -148,6 +153,10 @@ class OrderedPages(Generic[R]):
         if len(self._heap) > 2 * len(self._records) + FEW:
             self._trim()
         return record
+
+    def become(self, other: Self) -> None:
+        """Have the records and the order of another table, which nobody uses from now on."""
+        vars(self).update(vars(other))
 
     def touch(
         self,
@@ -252,6 +261,7 @@ class OrderedPages(Generic[R]):
         assert Counter((record.hint, record.end) for record in shown if record.tail) == {
             (h, end): n for h, ends in self._tails.items() for end, n in ends.items()
         }
+        assert self.nbytes == sum(record.cost for record in shown)
         assert self.pinned_bytes == sum(record.cost for record in shown if record.pinned_ns)
 
 
@@ -260,11 +270,7 @@ class LocalTier(ABC, Generic[R]):
     waits for a disk. `_lock` guards `_pages`."""
 
     _lock: threading.Lock
-
-    @property
-    @abstractmethod
-    def _pages(self) -> OrderedPages[R]:
-        """The tier's pages; it may replace them as a whole."""
+    _pages: OrderedPages[R]
 
     @abstractmethod
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
