@@ -27,10 +27,9 @@ from omlx_cache.identity.namespace import NOWHERE, Namespace, make_namespace, na
 from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.encoding import warm_codecs
 from omlx_cache.pages.layout import Layout, layout_of
-from omlx_cache.restore.gate import RestoreGate
-from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache.restore.pending import PendingRestore
-from omlx_cache.restore.walk import Boundaries, Walk
+from omlx_cache.restore.lookup import RestoreGate, RestorePoint, find_restore_point
+from omlx_cache.restore.pending import Boundaries, PendingRestore
+from omlx_cache.restore.reading import Walk
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.eviction.order import Ended, Priority

@@ -35,7 +35,7 @@ from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.log import Decoder, RequestLog, answer
 from omlx_cache.requests.trace import RequestTrace
-from omlx_cache.restore.gate import ReadingGate
+from omlx_cache.restore.lookup import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.settings.derived import (

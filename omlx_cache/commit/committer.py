@@ -18,7 +18,7 @@ from omlx_cache.commit.points import WindowTrail, needed, superseded, window_sta
 from omlx_cache.commit.progress import LiveExtent
 from omlx_cache.pages.cut import Cutter, PageCut, Source, read_source
 from omlx_cache.pages.layout import Layout
-from omlx_cache.restore.walk import fallbacks
+from omlx_cache.restore.pending import fallbacks
 from omlx_cache_storage.eviction.order import Ended
 from omlx_cache_storage.page import PageId, PageMeta
 from omlx_cache_storage.tiers import Tiers

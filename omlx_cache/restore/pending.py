@@ -3,24 +3,33 @@
 import logging
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import PAGED
+from omlx_cache.adapters.base import PAGED, GroupSpec
 from omlx_cache.arrays.mlxio import Array
-from omlx_cache.restore.lookup import RestorePoint
+from omlx_cache.restore.lookup import Collected, RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
 from omlx_cache.restore.queue import BackgroundReading, RestoreQueue
-from omlx_cache.restore.reading import DISK_PASSES, MEMORY_PASSES, Reading
-from omlx_cache.restore.walk import Walk, fallbacks
+from omlx_cache.restore.reading import DISK_PASSES, MEMORY_PASSES, Reading, Walk
 from omlx_cache_storage.calls import uninterrupted, wait_in_turns
+from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import COLD, REMOTE, PageId
+from omlx_cache_storage.tiers import Tier
 
 _log = logging.getLogger(__name__)
+
+KNOWN_BOUNDARIES = 65_536
+SHARE = 8
+"""Shallower points may take this part of a chain's bytes."""
+LARGE = 5
+"""A chain that takes this part of a tier or more has one for each such part, whatever they take."""
+MOST = 24
+"""And never has more than these."""
 
 
 class Restored(NamedTuple):
@@ -211,3 +220,55 @@ def mark_used(walk: Walk, point: RestorePoint) -> None:
     if PAGED in groups and first < last:
         keys = walk.chain.boundaries(first, last)[1:]
         touch([PageId(key, PAGED.name) for key in keys], walk.stamp)
+
+
+def fallbacks(
+    chain: KeyChain, groups: Collection[GroupSpec], tiers: Sequence[Tier], limit: int
+) -> list[PageId]:
+    """Return the pages of the deepest point up to `limit` that the first of some tiers can restore
+    by itself, and of shallower ones, evenly spaced; nothing for models that trim. Pure but for
+    `tiers`.
+
+    Pages of one use share a stamp, and the deepest are evicted first. Windows and recurrent state
+    serve one position, so a chain that kept them at its end alone would be worth nothing from the
+    first eviction on. Memory may hold an end for which the disk has no room.
+    """
+    if {*groups} <= {PAGED}:
+        return []
+    found = Collected(chain, groups, tiers[0], limit=limit)
+    ascending = sorted(found.positions())
+    if not ascending:
+        return []
+    deepest = ascending[-1]
+    nbytes = {g: sum(use.info.nbytes for use in uses) for g, uses in found.uses(deepest).items()}
+    whole, limit_bytes = sum(nbytes.values()), min(tier.limit_bytes for tier in tiers)
+    each = max(1, whole - nbytes.get(PAGED, 0))
+    count = min(MOST, max(whole // SHARE // each, LARGE * whole // max(1, limit_bytes)))
+    ideals = (deepest * part // (count + 1) for part in range(1, count + 1))
+    spaced = {min(ascending, key=lambda at: abs(at - ideal)) for ideal in ideals}
+    uses = [use for at in (deepest, *spaced) for some in found.uses(at).values() for use in some]
+    return list(dict.fromkeys(use.page for use in uses))
+
+
+class Boundaries:
+    """The latest boundaries that commits passed, for layouts without a paged group, whose pages do
+    not tell. One thread uses it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[BlockKey, None] = OrderedDict()
+
+    def of(self, chain: KeyChain) -> frozenset[int]:
+        if not self._known:
+            return frozenset()
+        ends = range(chain.block_size, len(chain) + 1, chain.block_size)
+        return frozenset(end for end in ends if chain.key(end) in self._known)
+
+    def remember(self, chain: KeyChain, position: int) -> None:
+        for end in range(chain.block_size, position + 1, chain.block_size):
+            self._known[chain.key(end)] = None
+            self._known.move_to_end(chain.key(end))
+        while len(self._known) > KNOWN_BOUNDARIES:
+            self._known.popitem(last=False)
+
+    def clear(self) -> None:
+        self._known.clear()

@@ -30,7 +30,6 @@ from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.page import (
     GEOMETRIES,
     PageId,
-    PageInfo,
     PageMeta,
     Tensors,
     TensorSpec,
@@ -273,29 +272,6 @@ def batches(
                 following.append(Span(track, 0, held, to + held))
     if batch:
         yield batch
-
-
-class Targets:
-    """The buffers of a plan, and the pages that are in them (`filled`). `kept` are the growing
-    buffers that this plan wants like the one `before` it: a window has another order at another
-    position, and a state is valid at one. Their room to grow must show no token of a longer plan.
-    """
-
-    def __init__(self, plan: Plan, before: "Targets | None") -> None:
-        self.plan = plan
-        self.kept: set[str] = set()
-        self.filled: dict[PageId, PageInfo] = {}
-        if before is not None:
-            growing = [fields for leaf, fields, _ in plan.leaves if leaf.group == PAGED]
-            names = {spec.name for fields in growing for spec in fields.values()}
-            self.kept = {n for n in names if before.plan.targets.get(n) == plan.targets[n]}
-            new = {plan.tracks[name] for name in plan.targets.keys() - self.kept}
-            there = dict(before.filled)
-            old = [read for read in plan.reads if read.use.page in there]
-            self.note(r for r in old if not any(span.track in new for span in r.spans))
-
-    def note(self, reads: Iterable[PageRead]) -> None:
-        self.filled.update(map(attrgetter("use"), reads))
 
 
 def is_direct(read: PageRead, meta: PageMeta) -> bool:

@@ -9,9 +9,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from omlx_cache import reasons
+from omlx_cache.adapters.base import PAGED
+from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.restore.plan import PageFailed
-from omlx_cache.restore.reading import Closed, Reading
-from omlx_cache.restore.walk import Walk
+from omlx_cache.restore.reading import Closed, Reading, Walk
 from omlx_cache_storage.calls import done_within, uninterrupted
 from omlx_cache_storage.io_threads import Read, ReaderPool
 
@@ -84,6 +85,23 @@ class BackgroundReading(Reading):
         self._stopped = time.perf_counter()
         self.ended.set()
         self.pass_turn()
+
+    def nbytes(self) -> int:
+        assert self.point is not None
+        uses = self.point.all_uses
+        if self.plan is None or not on_host():
+            return sum(use.info.nbytes for use in uses)
+        staged = (use.info.nbytes for use in uses if use.page.group != PAGED.name)
+        return self.plan.nbytes + sum(staged)
+
+    def hold_all(self) -> bool:
+        """Reference all pages of the point, so that none is evicted; False, and none, if one is not
+        in memory."""
+        assert self.point is not None
+        held = self.hold(self.point)
+        found = all(use.page in held for use in self.point.all_uses)
+        self.arrived = held if found else {}
+        return found
 
     def answers(self, read: Future[Any]) -> bool:
         assert isinstance(read, Read)

@@ -2,33 +2,39 @@
 the host into the final buffers, on a GPU into buffers that are joined batch by batch, and staged
 while the model's thread is busy. Pages for which memory has room go to the hot tier on the way."""
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from math import inf
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from omlx_cache import reasons
-from omlx_cache.adapters.base import PAGED
-from omlx_cache.arrays.mlxio import (
-    allocate_payload,
-    has_memory_of_its_own,
-    on_device,
-    on_host,
+from omlx_cache.adapters.base import PAGED, GroupSpec
+from omlx_cache.arrays.mlxio import has_memory_of_its_own, on_host
+from omlx_cache.pages.layout import layout_of
+from omlx_cache.restore.device import DeviceTargets
+from omlx_cache.restore.lookup import Pages, RestoreGate, RestorePoint, find_restore_point
+from omlx_cache.restore.plan import (
+    MetaOf,
+    PageFailed,
+    PageRead,
+    Plan,
+    batches,
+    make_plan,
+    misfits,
 )
-from omlx_cache.restore.lookup import RestorePoint
-from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct, make_plan
-from omlx_cache.restore.targets import DeviceTargets, HostTargets
-from omlx_cache.restore.walk import Walk
+from omlx_cache.restore.targets import HostTargets, fetch
 from omlx_cache_storage.calls import done_within
 from omlx_cache_storage.errors import PageError, PageGone, PageUnanswered, PageUnreadable
-from omlx_cache_storage.hot_page import Reservation
-from omlx_cache_storage.io_threads import came, result_along
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, OpenPage, Page, PageId, PageInfo, PageMeta, Tail
-from omlx_cache_storage.prefetch import ReadingTiers, read_page
+from omlx_cache_storage.io_threads import came
+from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta, Tail
+from omlx_cache_storage.prefetch import ReadingTiers
+
+_log = logging.getLogger(__name__)
 
 DISK_PASSES = 2
 """Passes that may read the disk: the first, and one below the page that failed it."""
@@ -41,6 +47,78 @@ READ_TOGETHER = 32
 """Small pages that one task reads, `READ_BYTES` at most: reading one is mostly Python's work, and
 threads that do that together delay each other."""
 READ_BYTES = 1 << 20
+
+
+class Walk:
+    """Where restore points for fresh caches are looked for, until the clock's `until`, and what
+    failures have taught. `prepared`: nobody has asked for it. One thread at a time uses it."""
+
+    def __init__(
+        self,
+        source: ReadingTiers,
+        prompt_cache: list[Any],
+        chain: KeyChain,
+        limit: int,
+        capacity: int,
+        known: frozenset[int],
+        stamp: int | None = None,
+        gate: RestoreGate | None = None,
+        prepared: bool = False,
+    ) -> None:
+        self.source, self.chain, self.known = source, chain, known
+        self.prompt_cache, self.layout = prompt_cache, layout_of(prompt_cache)
+        self.limit, self.capacity = limit, capacity
+        self.stamp, self.gate, self.prepared = stamp, gate, prepared
+        self.until = inf
+        self.bad: set[PageId] = set()
+        self.failure: str | None = None
+        self.models: dict[GroupSpec, PageMeta] = {}
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
+    def find(self, memory: Pages | None = None, *, waits: bool = True) -> RestorePoint:
+        """Return the longest prefix that memory can restore, or of all tiers the longest that the
+        gate admits. Reads nothing. Waits for peer processes, and with `waits` for other machines,
+        each a part of the time that is left, so that pages here can be read."""
+        left = self.left
+        point = find_restore_point(
+            self.chain,
+            self.layout.groups,
+            memory or self.source,
+            limit=self.limit,
+            tiers=self.source,
+            bad=frozenset(self.bad),
+            known=self.known,
+            gate=self.gate if memory is None else None,
+            wait=left / 2 if waits else 0.0,
+            news_seconds=left / 4,
+        )
+        return point if self.failure is None else point._replace(reason=self.failure)
+
+    def learn(self, failed: PageFailed, point: RestorePoint, meta_of: MetaOf) -> None:
+        """Never use a failed page again, nor the pages behind it. Forgets a sound page that does
+        not fit its group, so that a commit writes a right one."""
+        level = logging.DEBUG if isinstance(failed.cause, PageGone) else logging.WARNING
+        _log.log(
+            level,
+            "page %s: %s: what follows it is computed again; `omlx-cache doctor --all` reads every "
+            "page",
+            *(failed.page.key.hex()[:16], failed.cause),
+        )
+        self.failure = failed.cause.reason
+        blamed = {failed.page}
+        if failed.joins:
+            odd = misfits(failed.page, point, self.layout.leaves, meta_of)
+            for page in odd:
+                self.source.forget(page)
+            blamed = odd or blamed
+        self.bad |= blamed
+        self.models = {g: model for g, model in self.models.items() if model.id not in self.bad}
+        # The longest prefix that needs nothing of them.
+        uses = [use.info for use in point.all_uses if use.page in blamed]
+        self.limit = min([self.limit, *(use.position - (use.held or 1) for use in uses)])
 
 
 class Closed(Exception):
@@ -89,7 +167,7 @@ class Reading:
                 self.point = self._worded(self.walk.find(self))
             else:
                 self.point = self.wanted = self.point or self.walk.find()
-                self._held = self._hold(self.point)
+                self._held = self.hold(self.point)
             if not self.point.position:
                 return None
             try:
@@ -114,23 +192,6 @@ class Reading:
         self.walk.learn(failed, self.point, self._meta_of)
         self.passes += 1
         self.point = None
-
-    def nbytes(self) -> int:
-        assert self.point is not None
-        uses = self.point.all_uses
-        if self.plan is None or not on_host():
-            return sum(use.info.nbytes for use in uses)
-        staged = (use.info.nbytes for use in uses if use.page.group != PAGED.name)
-        return self.plan.nbytes + sum(staged)
-
-    def hold_all(self) -> bool:
-        """Reference all pages of the point, so that none is evicted; False, and none, if one is not
-        in memory."""
-        assert self.point is not None
-        held = self._hold(self.point)
-        found = all(use.page in held for use in self.point.all_uses)
-        self.arrived = held if found else {}
-        return found
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
         """Return the pages that need no disk: in their place, or in memory, which keeps them."""
@@ -170,7 +231,7 @@ class Reading:
         assert plan is not None
         assert point is not None
         source = self.walk.source
-        held = self._hold(point) if self.is_ahead else self._held
+        held = self.hold(point) if self.is_ahead else self._held
         is_staged = self.is_ahead and not host
         if not is_staged and (targets is None or targets.plan is not plan or self.is_apart):
             straight = not (held or plan.encoded or has_memory_of_its_own())
@@ -296,7 +357,7 @@ class Reading:
         except PageError as error:
             raise PageFailed(page, error) from error
 
-    def _hold(self, point: RestorePoint) -> dict[PageId, Page]:
+    def hold(self, point: RestorePoint) -> dict[PageId, Page]:
         """Return the pages of a point that arrived or are in memory; references keep them."""
         found: dict[PageId, Page] = {}
         for use in point.all_uses:
@@ -318,50 +379,3 @@ class Reading:
             is_short = point.position < wanted.position
             return point._replace(reason=reasons.DEADLINE) if is_short else point
         return wanted._replace(uses=point.uses) if point.position == wanted.position else point
-
-
-def fetch(
-    source: ReadingTiers,
-    read: PageRead,
-    targets: HostTargets | None = None,
-    *,
-    prepared: bool = False,
-) -> Page | None:
-    """Read one page and return it, or None when its bytes went straight into `targets`.
-
-    Blocks on the disk. The page goes to the hot tier where memory is free. Joins a prefetch that is
-    reading it. One for something `prepared` evicts only pages that the disk has. Raises PageFailed.
-    """
-    page, held = read.use.page, read.use.info.held
-
-    def reserve(meta: PageMeta) -> Reservation:
-        if meta.held != held:
-            # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
-            raise PageGone("the page was replaced since it was looked up")
-        is_direct(read, meta)
-        return source.reserve(meta.nbytes, page, prepared=prepared)
-
-    def fill(reader: OpenPage, room: Reservation) -> Buffer | None:
-        if not room and targets is not None and is_direct(read, reader.meta):
-            segments = targets.segments(read)
-            if segments is not None:
-                reader.read_into(segments)
-                targets.note([read])
-                return None
-            payload = np.empty(reader.meta.nbytes, dtype=np.uint8)
-            reader.read_into([payload])
-            return payload
-        # It is to stay, or to be decoded, which is MLX's work: memory of MLX's own.
-        array = allocate_payload(reader.meta.nbytes)
-        reader.read_into([array])
-        return on_device(array)
-
-    try:
-        # A prefetch's read began before ours would.
-        coming = source.prefetcher.being_read(page)
-        joined = source.held(page) if coming is None else result_along(coming)
-        if joined is not None and joined.meta.held == held:
-            return joined
-        return read_page(source, page, reserve, fill)
-    except PageError as error:
-        raise PageFailed(page, error) from error

@@ -10,7 +10,7 @@ from kit.drive import feed, random_tokens, settings
 from kit.restoring import PagedDisk
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm import LoadedModel, TieredPromptCache
-from omlx_cache.restore.gate import READS
+from omlx_cache.restore.lookup import READS
 from omlx_cache_storage.keys import as_tokens
 
 from .conftest import model_of

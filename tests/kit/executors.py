@@ -4,7 +4,7 @@ import pytest
 
 from omlx_cache.arrays import mlxio
 from omlx_cache.pages import cut, encoding
-from omlx_cache.restore import reading
+from omlx_cache.restore import queue, reading
 
 EXECUTORS = ("host", "unified", "device")
 
@@ -13,7 +13,7 @@ def compute_on(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Go the way of a GPU that shares the host's memory, `unified`, or of a `device` that does
     not; nothing changes for `host`."""
     if executor != "host":
-        for module in (cut, encoding, reading):
+        for module in (cut, encoding, queue, reading):
             monkeypatch.setattr(module, "on_host", lambda: False)
     if executor == "device":
         for module in (encoding, mlxio, reading):

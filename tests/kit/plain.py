@@ -13,8 +13,7 @@ from kit.drive import settings
 from kit.storage import store_page
 from omlx_cache import BlockStore
 from omlx_cache.restore.pending import Restored, restore
-from omlx_cache.restore.reading import Reading
-from omlx_cache.restore.walk import Walk
+from omlx_cache.restore.reading import Reading, Walk
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec

@@ -20,8 +20,7 @@ from omlx_cache.control import cold_files
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.pending import PendingRestore, Restored, restore
 from omlx_cache.restore.queue import RestoreQueue
-from omlx_cache.restore.reading import Reading
-from omlx_cache.restore.walk import Walk
+from omlx_cache.restore.reading import Reading, Walk
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import parse_name
 from omlx_cache_storage.keys import KeyChain, as_tokens

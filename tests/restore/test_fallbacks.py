@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from omlx_cache.adapters.base import PAGED, STATE
-from omlx_cache.restore.walk import MOST, SHARE, fallbacks
+from omlx_cache.restore.pending import MOST, SHARE, fallbacks
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 

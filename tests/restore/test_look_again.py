@@ -7,8 +7,7 @@ from typing import cast
 import pytest
 
 from omlx_cache.adapters.base import PAGED
-from omlx_cache.restore.gate import RestoreGate
-from omlx_cache.restore.lookup import RestorePoint, find_restore_point
+from omlx_cache.restore.lookup import RestoreGate, RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.remote.lookups import Asked, Inquiry

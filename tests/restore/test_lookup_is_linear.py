@@ -9,8 +9,7 @@ import pytest
 
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore import lookup
-from omlx_cache.restore.gate import RestoreGate
-from omlx_cache.restore.lookup import RestorePoint, find_restore_point
+from omlx_cache.restore.lookup import RestoreGate, RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 

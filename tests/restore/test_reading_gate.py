@@ -5,15 +5,16 @@ from collections.abc import Mapping
 import pytest
 
 from omlx_cache.adapters.base import PAGED, GroupSpec
-from omlx_cache.restore.gate import (
+from omlx_cache.restore.lookup import (
     CLEARLY,
     LEAST_SECONDS,
     PROBE_EVERY,
     READS,
     ReadingGate,
     RestoreGate,
+    RestorePoint,
+    find_restore_point,
 )
-from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import COLD, REMOTE, PageId, PageInfo, Tail

@@ -10,7 +10,7 @@ from kit.examples import some
 from kit.restoring import DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.requests.explanation import brief
-from omlx_cache.restore.gate import READS
+from omlx_cache.restore.lookup import READS
 from omlx_cache.session import Session
 
 MORE = random_tokens(20, 9)

@@ -16,8 +16,8 @@ from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.pending import rebuild
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
+from omlx_cache.restore.reading import Walk
 from omlx_cache.restore.targets import HostTargets
-from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.format.header import decode_header
 from omlx_cache_storage.keys import KeyChain, as_tokens
