@@ -20,16 +20,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from functools import wraps
 from numbers import Integral, Number
 from reprlib import repr as short
 from types import FrameType
-from typing import Any, ParamSpec, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 _log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Known = TypeVar("Known")
 _Handler = Callable[[int, FrameType | None], Any]
 
@@ -52,8 +49,9 @@ _NUMBERS = (
 )
 
 
-class _Deferral:
-    """A context manager, to be entered any number of times; without effect on other threads.
+class _Deferral(contextlib.ContextDecorator):
+    """A context manager, and a decorator, to be entered any number of times; without effect on
+    other threads.
 
     Mutable by the main thread, `_thread`. `_before`: the handlers that were put off; `_replaced`:
     those of them that another handler replaced meanwhile; `_came`: the signals since; `_since`:
@@ -151,21 +149,18 @@ class _Deferral:
         if not self._depth:
             self._deliver()
         elif time.monotonic() - self._since >= PATIENCE_SECONDS:
-            self._break_off()
+            # In the middle of a call. If one raises, calls are left wherever they are: none of them
+            # counts any more.
+            try:
+                self._deliver()
+            except BaseException:
+                self._depth = 0
+                self._restore()
+                raise
         elif not self._reminding:
             self._reminding = True
             # Not by `threading`: its `start` waits, with a lock of the kind that a handler breaks.
             _thread.start_new_thread(self._remind, ())
-
-    def _break_off(self) -> None:
-        """Run the handlers in the middle of a call. If one raises, calls are left wherever they
-        are: none of them counts any more."""
-        try:
-            self._deliver()
-        except BaseException:
-            self._depth = 0
-            self._restore()
-            raise
 
     def _remind(self) -> None:
         while self._came:
@@ -207,17 +202,8 @@ class _Deferral:
             self._run(handlers)
 
 
-deferred = _Deferral()
+deferred = uninterrupted = _Deferral()
 os.register_at_fork(after_in_child=deferred.after_fork)
-
-
-def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        with deferred:
-            return function(*args, **kwargs)
-
-    return call
 
 
 def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -> bool:
