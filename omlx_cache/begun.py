@@ -5,14 +5,23 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import partial
 from math import inf
 from typing import Any
 
 from omlx_cache import reasons
-from omlx_cache.flights import QueueWait
+from omlx_cache.flights import POLL_SECONDS, PromptFlight
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope
-from omlx_cache_storage.calls import SECONDS, Arguments, is_count, is_timeout, uninterrupted
+from omlx_cache_storage.calls import (
+    SECONDS,
+    Arguments,
+    is_count,
+    is_timeout,
+    turn,
+    uninterrupted,
+    wait_in_turns,
+)
 from omlx_cache_storage.eviction.order import Priority, is_priority
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 
@@ -37,8 +46,11 @@ class Begun:
     `cancel`, or losing the object, releases the memory. Nothing raises: invalid tokens and
     unsupported models are ready at once, and their session says why nothing was restored.
 
-    `_lock` guards `_began`, `stamp`, `_over` (no thread looks again) and `queue_wait`, which
-    `start` begins; no thread reads a payload or waits under it.
+    `_lock` guards `_began`, `stamp`, `_over` (no thread looks again) and how long it is held:
+    `_since` when, None while it is not; `held_seconds` until the latest lookup; `_most_seconds` in
+    all; `waited_for`, the latest request whose blocks it waited for. No thread reads a payload or
+    waits under that lock. `_seen` was the flights' state then, `found` and `has_news` are a
+    `Waiter`'s.
     """
 
     def __init__(
@@ -64,7 +76,14 @@ class Begun:
         self._began = time.monotonic()
         self._over = True
         self._pending = None
-        self.queue_wait: QueueWait | None = None
+        self._flights = scope.store.flights
+        self._most_seconds = self._flights.wait_seconds
+        self._since: float | None = None
+        self._seen = (0, 0, 0)
+        self.held_seconds = 0.0
+        self.waited_for: int | None = None
+        self.found = 0
+        self.has_news = False
         try:
             self.tokens = listed(tokens)
             array = as_tokens(self.tokens)
@@ -93,10 +112,9 @@ class Begun:
 
     def start(self) -> None:
         """Begin to read, or to wait for another; returns at once, and waits for no disk."""
-        if self._pending is not None and self.chain is not None:
+        if self._pending is not None:
             with self._lock:
                 self._over = False
-                self.queue_wait = QueueWait(self.scope.store.flights, self.chain)
                 self._look()
 
     @property
@@ -105,7 +123,7 @@ class Begun:
         """True while it is better not to begin: another request computes a block or more beyond
         what can be restored. For `flights.wait_seconds` in all at most; cheap to poll."""
         self._look_if_stale()
-        return self.queue_wait is not None and self.queue_wait.is_on
+        return self._since is not None
 
     @property
     @uninterrupted
@@ -122,21 +140,26 @@ class Begun:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until `ready`, for `timeout` seconds at most, but not for blocks that its own
         thread computes."""
-        pending = self._pending
+        pending, flights = self._pending, self._flights
         timeout = self.scope.store.arguments.known("timeout", timeout, is_timeout, 0.0, SECONDS)
         deadline = inf if timeout is None else time.monotonic() + timeout
         while pending and not self.ready and (left := deadline - time.monotonic()) > 0:
-            if self.queue_wait is not None and self.held:
-                self.queue_wait.block(left)
-            else:
+            if not self.held:
                 pending.wait(None if left == inf else left)
+                continue
+            flight = self._awaited()
+            if flight is not None and flight.thread == threading.get_ident():
+                self._most_seconds = 0.0
+            longest = min(POLL_SECONDS, max(0.0, self._most_seconds - self._held_until_now()))
+            changed = partial(turn, flights.on_change, lambda: flights.state != self._seen)
+            wait_in_turns(changed, min(left, longest))
         return self.ready
 
     @property
     def deadline(self) -> float:
         """Seconds, from now, that its session may still wait for the disk; not while it is held."""
         allowed = WAIT_SECONDS + WAIT_SECONDS_PER_TOKEN * len(self.tokens)
-        if self.queue_wait is not None and self.queue_wait.is_on:
+        if self._since is not None:
             return allowed
         return max(0.0, self._began + allowed - time.monotonic())
 
@@ -145,27 +168,40 @@ class Begun:
         """Read no more and give the memory back; any thread, any number of times."""
         if self._pending is not None and self.pid == os.getpid():
             with self._lock:
-                self._over = True
-                if self.queue_wait is not None:
-                    self.queue_wait.leave()
+                self._leave_queue()
                 self._pending.cancel()
 
     def _look_if_stale(self) -> None:
+        """Look the prefix up again where that may change whether it is held. Cheap while nothing
+        happens."""
         with self._lock:
-            closed = self._over or self.scope.store.closed
-            if not closed and self.queue_wait is not None and self.queue_wait.is_stale():
+            if self._over or self.scope.store.closed:
+                return
+            state, is_held = self._flights.state, self._since is not None
+            if state == self._seen:
+                is_stale = is_held and self._held_until_now() >= self._most_seconds
+            else:
+                self._seen = state
+                is_stale = self._is_worth_waiting() != is_held or (not is_held and self.has_news)
+            if is_stale:
                 self._look()
 
     def _look(self) -> None:
         """Look the prefix up; read it unless it is held; the lock is held."""
-        pending, wait = self._pending, self.queue_wait
+        pending, chain = self._pending, self.chain
         assert pending is not None
-        assert wait is not None
+        assert chain is not None
         try:
-            wait.mark()
-            stamp, before = self.scope.store.stamp(self.priority), wait.found
+            # What happens from now on may be missing in the lookup.
+            with self._flights.lock:
+                self._flights.waiters[self] = chain
+                self.has_news = False
+                self._seen = self._flights.state
+            stamp, before = self.scope.store.stamp(self.priority), self.found
             found = pending.look(stamp)
-            if wait.decide(found.position):
+            self.found = found.position
+            self._hold(self._is_worth_waiting())
+            if self._since is not None:
                 pending.cancel()
             elif found.position > before or not pending.started:
                 pending.cancel()
@@ -174,9 +210,34 @@ class Begun:
                 pending.start(found)
         except Exception:
             _log.exception("nothing is read ahead")
-            self._over = True
-            wait.leave()
+            self._leave_queue()
             pending.cancel()
+
+    def _held_until_now(self) -> float:
+        # It may end meanwhile.
+        since = self._since
+        return self.held_seconds + (0.0 if since is None else time.monotonic() - since)
+
+    def _awaited(self) -> PromptFlight | None:
+        return None if self.chain is None else self._flights.awaited(self.chain, self.found)
+
+    def _is_worth_waiting(self) -> bool:
+        in_time = self._held_until_now() < self._most_seconds
+        flight = self._awaited() if in_time else None
+        if flight is not None:
+            self.waited_for = flight.number
+        return flight is not None
+
+    def _hold(self, is_held: bool) -> None:
+        self.held_seconds = self._held_until_now()
+        self._since = time.monotonic() if is_held else None
+
+    def _leave_queue(self) -> None:
+        """Look no more, and wait for no request; the lock is held."""
+        self._over = True
+        self._hold(False)
+        with self._flights.lock:
+            self._flights.waiters.pop(self, None)
 
     def take(self, deadline: float | None) -> Restored:
         """Return the restored prefix after `deadline` seconds at most; once, on the model's thread.
@@ -184,12 +245,11 @@ class Begun:
         pending = self._pending
         if pending is None:
             return Restored(self.scope.fresh(), missed(self.miss_reason))
-        if self.queue_wait is not None:
-            self.queue_wait.give_up()
+        if not self._over:
+            self._most_seconds = 0.0
             self._look_if_stale()
             with self._lock:
-                self._over = True
-                self.queue_wait.leave()
+                self._leave_queue()
         if self.scope.store.closed:
             # Nothing comes any more: a deadline would be waited for in vain.
             pending.cancel()

@@ -6,9 +6,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
-from functools import partial
+from typing import Protocol
 
-from omlx_cache_storage.calls import turn, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0
@@ -21,6 +20,15 @@ REFUSALS = 2
 is often made good by the next."""
 POLL_SECONDS = 1.0
 """How often a waiting request checks whether a flight has stalled."""
+
+
+class Waiter(Protocol):
+    """A request in a queue. `found` tokens of its prompt can be restored by now. The flights' lock
+    guards `has_news`: since its latest lookup a flight has computed tokens that may take it a block
+    or more beyond."""
+
+    found: int
+    has_news: bool
 
 
 class PromptFlight:
@@ -56,9 +64,9 @@ class PromptFlight:
                 self._reached = position
                 self._refusals = self._refusals + 1 if refused else 0
                 self._moved = time.monotonic()
-                for waiter in self._flights.waiters:
-                    if waiter.chain.namespace == self.namespace:
-                        shared = shared_length(self.tokens, waiter.tokens)
+                for waiter, chain in self._flights.waiters.items():
+                    if chain.namespace == self.namespace:
+                        shared = shared_length(self.tokens, _restorable(chain))
                         computed = self._point(min(shared, position))
                         waiter.has_news |= computed >= waiter.found + self._size
                 self._flights.changed()
@@ -109,7 +117,8 @@ class Flights:
 
     `lock`, held over no I/O, guards the `live` ones, the earliest first, and `changes`, which grows
     with whatever their owners say. A lost flight leaves `live` without a lock, as a finalizer may
-    run while any is held. `waiters` are in a queue, for `wait_seconds` in all at most.
+    run while any is held. `waiters`, each with its keys, are in a queue, for `wait_seconds` in all
+    at most.
     """
 
     def __init__(self) -> None:
@@ -118,7 +127,7 @@ class Flights:
         self.on_change = threading.Condition(self.lock)
         self.changes = 0
         self.live: weakref.WeakKeyDictionary[PromptFlight, None] = weakref.WeakKeyDictionary()
-        self.waiters: weakref.WeakSet[QueueWait] = weakref.WeakSet()
+        self.waiters: weakref.WeakKeyDictionary[Waiter, KeyChain] = weakref.WeakKeyDictionary()
 
     def begin(
         self, chain: KeyChain, start: int, stops: Iterable[int] | None = None
@@ -129,9 +138,9 @@ class Flights:
         with self.lock:
             self.live[flight] = None
             self.changed()
-            for waiter in self.waiters:
-                if waiter.chain.namespace == chain.namespace:
-                    goal = flight.goal(waiter.tokens)
+            for waiter, other in self.waiters.items():
+                if other.namespace == chain.namespace:
+                    goal = flight.goal(_restorable(other))
                     if goal > start and goal >= waiter.found + chain.block_size:
                         flight.want(goal)
         return flight
@@ -172,87 +181,6 @@ class Flights:
             if best is not None:
                 best.want(furthest)
         return best
-
-
-class QueueWait:
-    """Whether one request waits in its queue for blocks that another one computes, and how long.
-
-    `is_on` while it is better not to begin; in all for `flights.wait_seconds`, or until `give_up`.
-    `found` tokens of its prompt can be restored by now; `waited_for` is the latest request that it
-    waited for. Its owner's lock guards it; the flights' lock guards `has_news`: since `mark` a
-    request has computed tokens that may take this one a block or more beyond.
-    """
-
-    def __init__(self, flights: Flights, chain: KeyChain) -> None:
-        self.chain = chain
-        self.tokens = _restorable(chain)
-        self.found = 0
-        self.waited_for: int | None = None
-        self.has_news = False
-        self._flights = flights
-        self._most_seconds = flights.wait_seconds
-        self._seen = flights.state
-        self._since: float | None = None
-        self._before = 0.0
-
-    @property
-    def is_on(self) -> bool:
-        return self._since is not None
-
-    @property
-    def seconds(self) -> float:
-        # It may end meanwhile.
-        since = self._since
-        return self._before + (0.0 if since is None else time.monotonic() - since)
-
-    def mark(self) -> None:
-        """Note that a lookup begins: what happens from now on may be missing in it."""
-        with self._flights.lock:
-            self._flights.waiters.add(self)
-            self.has_news = False
-            self._seen = self._flights.state
-
-    def decide(self, found: int) -> bool:
-        self.found = found
-        is_worth_it = self._is_worth_it()
-        self._before = self.seconds
-        self._since = time.monotonic() if is_worth_it else None
-        return is_worth_it
-
-    def is_stale(self) -> bool:
-        """True when the prefix should be looked up again. Cheap while nothing happens."""
-        state = self._flights.state
-        if state == self._seen:
-            return self.is_on and self.seconds >= self._most_seconds
-        self._seen = state
-        is_worth_it = self._is_worth_it()
-        return not is_worth_it if self.is_on else is_worth_it or self.has_news
-
-    def block(self, timeout: float) -> None:
-        """Block until something happens, for `timeout` seconds at most and not for long; stop
-        waiting at once when the calling thread computes the awaited blocks."""
-        flight = self._flights.awaited(self.chain, self.found)
-        if flight is not None and flight.thread == threading.get_ident():
-            self.give_up()
-        longest = min(POLL_SECONDS, max(0.0, self._most_seconds - self.seconds))
-        changed = partial(turn, self._flights.on_change, lambda: self._flights.state != self._seen)
-        wait_in_turns(changed, min(timeout, longest))
-
-    def give_up(self) -> None:
-        self._most_seconds = 0.0
-
-    def leave(self) -> None:
-        self.give_up()
-        self.decide(self.found)
-        with self._flights.lock:
-            self._flights.waiters.discard(self)
-
-    def _is_worth_it(self) -> bool:
-        in_time = self.seconds < self._most_seconds
-        flight = self._flights.awaited(self.chain, self.found) if in_time else None
-        if flight is not None:
-            self.waited_for = flight.number
-        return flight is not None
 
 
 def _restorable(chain: KeyChain) -> Tokens:

@@ -92,9 +92,8 @@ class Session(AbstractContextManager["Session"]):
             self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
         if not self.prompt_cache:
             self.prompt_cache = scope.fresh()
-        held = begun.queue_wait
-        if held is not None and held.seconds:
-            self.asked.waited(held.seconds, held.waited_for)
+        if begun.held_seconds:
+            self.asked.waited(begun.held_seconds, begun.waited_for)
         self.asked.restored(
             self.cached_tokens,
             self.cached_cold_tokens,

@@ -27,11 +27,11 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(6828, 54, 0),
-    "core": Limit(7228, 73, 0),
+    "core": Limit(7213, 73, 0),
     "outside": Limit(11626, 141, 0),
-    "wheel": Limit(25682, 268, 0),
+    "wheel": Limit(25667, 268, 0),
     "benchmarks": Limit(1500, 18, 0),
-    "tests": Limit(31368, 478, 0),
+    "tests": Limit(31367, 478, 0),
 }
 
 
