@@ -223,7 +223,7 @@ class Explainer:
         departure = self._departure(walked, restored, near, word)
         cold = self._tiers.cold
         rationed = "rationed" if cold is not None and cold.room == "rationed" else ""
-        trouble = self._tiers.disk_trouble.partition(":")[0] or rationed
+        trouble = rationed if cold is None else cold.trouble.partition(":")[0] or rationed
         no_disk = replace(told, reason=reasons.NO_DISK, detail=trouble)
         if departure is not None:
             # A disk that is away has removed all its pages; else a person did.

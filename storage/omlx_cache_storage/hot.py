@@ -245,9 +245,12 @@ class HotTier(LocalTier[Held]):
 
     def unwritten(self, known: Iterable[PageId]) -> list[PageId]:
         """Return those of `known` pages that the disk lacks and is to have."""
+        unwritten: list[PageId] = []
         with self._lock:
-            here = map(self._index.get, known)
-            return [held.id for held in here if held is not None and held.state in UNWRITTEN]
+            for held in map(self._index.get, known):
+                if held is not None and held.state in UNWRITTEN:
+                    unwritten.append(held.id)
+        return unwritten
 
     def queue(
         self, pages: Iterable[PageId], queued_bytes: int = 0, limit_bytes: int = sys.maxsize
@@ -396,7 +399,8 @@ class HotTier(LocalTier[Held]):
                     self._change(held, PageState.DIRTY)
             # A pin's stamp is not moved, and the page is asked for all the same.
             for held in map(self._index.get, pages if used else here):
-                self._ask_for_chain(held)
+                if held is not None and held.state is PageState.PREPARED:
+                    self._ask_for_chain(held)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         with self._lock:
@@ -563,9 +567,8 @@ class HotTier(LocalTier[Held]):
 
     def _change(self, held: Held, state: PageState) -> None:
         assert (held.state, state) in TRANSITIONS, (held.state, state)
-        self._weigh(held, -1)
-        held.state = state
-        self._weigh(held, 1)
+        was_dirty, held.state = held.state is PageState.DIRTY, state
+        self._dirty_bytes += held.nbytes * ((state is PageState.DIRTY) - was_dirty)
 
     def _weigh(self, held: Held, sign: int) -> None:
         nbytes = sign * held.nbytes

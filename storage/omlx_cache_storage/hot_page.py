@@ -3,11 +3,12 @@ to the disk: the write policies, and a write that is queued."""
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
 from types import MappingProxyType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.format.names import StoredPage, name_of
@@ -77,7 +78,7 @@ class Held(Record):
 
 
 @dataclass(eq=False, slots=True)
-class Reservation:
+class Reservation(AbstractContextManager["Reservation"]):
     """Memory reserved for a page, or for some of one sequence; false when there was none.
 
     Its bytes are used once: `HotTier.put` takes a page into them, and `release`, or the end of a
@@ -94,9 +95,6 @@ class Reservation:
 
     def __bool__(self) -> bool:
         return self._give_back is not None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -178,11 +178,6 @@ class Tiers:
         left = max(0.0, deadline - time.monotonic())
         return writer.settle(min(BEHIND_SECONDS, left)) and not cold.sharing.fell_behind
 
-    @property
-    def disk_trouble(self) -> str:
-        """The disk's state while it takes no page, else ""; reads nothing."""
-        return "" if self.cold is None else self.cold.trouble
-
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return the pages that are on the disk, or known of other machines, and that `find` hides,
         with the word for why; reads nothing."""
@@ -453,7 +448,7 @@ class Tiers:
         unless the disk fails.
         """
         self.hot.allow(nbytes)
-        failing = bool(self.disk_trouble)
+        failing = self.cold is not None and bool(self.cold.trouble)
         before = self.hot.usage().nbytes
         if self.writer and before > nbytes and not failing:
             self.writer.offer(self.hot.dirty(beyond_bytes=nbytes))

@@ -1,6 +1,7 @@
 """The reason, from what a look-up met and what is known: every case by itself, and its words."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,10 +23,9 @@ MOVED = [*range(600), 9999, *range(601, 900)]
 class TierContents:
     """What an explainer asks: the tiers have the pages of `here` ends; `gone` ends have left."""
 
-    disk_trouble, cold = "", None
-
     def __init__(self, here: tuple[int, ...] = (), most: int = 100) -> None:
         self.explainer = Explainer(2**20, self)
+        self.cold = SimpleNamespace(trouble="", room="ok")
         self.departures = Departures(most)
         self.chain = KeyChain(NAMESPACE, as_tokens(PROMPT), BLOCK)
         self._here = {PageId(self.chain.key(end), PAGED) for end in here}
@@ -81,12 +81,12 @@ def test_what_was_stored_and_is_forgotten_left_a_while_ago(stored: bool, reason:
 def test_a_disk_that_takes_no_page_is_to_blame_for_what_memory_evicted(
     known: TierContents, how: How, trouble: str, reason: str
 ) -> None:
-    known.disk_trouble = "full"
+    known.cold.trouble = "full"
     known.ask([*PROMPT[:800], *OTHER], stored=False)
     assert known.explain().reason == "not_stored"
     known.ask([*PROMPT[:800], *OTHER])
     assert (known.explain().reason, known.explain().detail) == ("no_disk", "full")
-    known.disk_trouble = trouble
+    known.cold.trouble = trouble
     known.leave(768, how=how)
     assert known.explain().reason == reason
 
