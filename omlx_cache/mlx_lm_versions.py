@@ -3,7 +3,8 @@ the functions only: caches of other packages are kept where it cannot be importe
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -36,8 +37,9 @@ def check(what: str) -> None:
     )
 
 
-def make_prompt_cache(model: Any) -> list[Any]:
-    """Return mlx-lm's caches of a model; raises ImportError, which says what to do, without it."""
+def cache_maker(model: Any) -> Callable[[], list[Any]]:
+    """Return what makes mlx-lm's caches of a model; raises ImportError, which says what to do,
+    without mlx-lm."""
     try:
         caches = import_module(_CACHES)
     except ImportError as error:
@@ -45,7 +47,7 @@ def make_prompt_cache(model: Any) -> list[Any]:
             f"mlx-lm makes a model's caches, and it cannot be imported ({error}): "
             f"pip install 'mlx-lm{TESTED}', or give make_cache= a function that returns them"
         ) from error
-    return list(caches.make_prompt_cache(model))
+    return partial(caches.make_prompt_cache, model)
 
 
 def is_cache(cache: Any, *names: str) -> bool:

@@ -24,7 +24,7 @@ from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
 from omlx_cache.commit.progress import LiveExtent, extent_of
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model, shares_weights
 from omlx_cache.identity.namespace import NOWHERE, Namespace, make_namespace, named, salt_digest
-from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
+from omlx_cache.mlx_lm_versions import cache_maker, quantized
 from omlx_cache.pages.encoding import warm_codecs
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.lookup import RestoreGate, RestorePoint, find_restore_point
@@ -417,7 +417,7 @@ class Scopes:
         cold_codec = store.settings.cold_codec
         if cold_codec not in ("dense", "zstd"):
             self._codec += f", cold {cold_codec}"
-        self._use(partial(make_prompt_cache, model) if make_cache is None else make_cache)
+        self._use(cache_maker(model) if make_cache is None else make_cache)
         store.labels[self._label] = None
         if self.unsupported_reason is None:
             # MLX has no part in the other forms that the writer stores.

@@ -132,7 +132,8 @@ class Admission:
     ) -> None:
         self._store = store
         self.chain = chain
-        self._policy = policy
+        # None: every page stays as it is.
+        self._policy = None if policy.name == "dense" else policy
         self._budgets = budgets
         self.prepared = prepared is not None
         self._deletions = prepared
@@ -181,8 +182,8 @@ class Admission:
         where possible. Return how many until one had no room. With `stage` that one waits in
         staging while the sequence goes on, or is counted as skipped."""
         meta = run[0].meta
-        encodes = meta.held > 0 and self._policy.encodes(len(self.chain))
-        codecs = codecs_for(meta, self._policy) if encodes else {}
+        policy = self._policy if meta.held else None
+        codecs = codecs_for(meta, policy) if policy and policy.encodes(len(self.chain)) else {}
         nbytes = encoded_nbytes(meta, codecs) if codecs else meta.nbytes
         self._budgets.page(meta.group, meta.held, nbytes)
         most = run_bytes() if codecs or not on_host() else 0
