@@ -220,10 +220,12 @@ class Ledger:
         return 0 if time.monotonic() - self._since >= HOLD_SECONDS else HOLD_FILES - self._deleted
 
     def news(self) -> list[Change] | None:
-        """Return the changes since the last call, in order; None when some are lost, and the
-        directory has to be read again. One small read when nothing was changed."""
+        """Return the changes since the last call, in order; None when some are lost, or the file
+        was deleted, and the directory has to be read again. One small read when nothing was
+        changed."""
         with self._reading:
-            header = self._header()
+            # A file without a name learns nothing more.
+            header = self._header() if self._fs.has_name(self._open.fd) else None
             if header == self._at:
                 return []
             if self._leads_to(header):

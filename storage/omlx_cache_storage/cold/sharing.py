@@ -190,7 +190,7 @@ class Sharing:
 
     def _follow(self) -> bool:
         with self._following:
-            changes = None if self.ledger.is_gone else self.ledger.news()
+            changes = self.ledger.news()
             if changes is None:
                 self.is_lost = True
                 return False
