@@ -277,12 +277,9 @@ class Evictor(DirectoryPart):
                 self.impatience -= 1
 
     def _until(self, candidate: Candidate) -> int:
-        if self.impatience:
-            return sys.maxsize
-        return (
-            max(self._index.clock.now(), candidate.stamp_ns)
-            - self._index.contents.policy.patience_ns
-        )
+        latest_ns = max(self._index.clock.now(), candidate.stamp_ns)
+        patience_ns = self._index.contents.policy.patience_ns
+        return sys.maxsize if self.impatience else latest_ns - patience_ns
 
     def lacking(self, nbytes: int) -> tuple[int, int]:
         """Return how many bytes the disk lacks to keep its free space beside `nbytes` more, and 1
@@ -292,9 +289,10 @@ class Evictor(DirectoryPart):
         try:
             free = self._fs.free_bytes(directory)
             spare = self._fs.spare_files(directory) if self.min_free else None
-            was_short, least, fewest = self.is_short, self.min_free, 1
-            if was_short:
-                least, fewest = least * 5 // 4, _FEW_FILES
+            was_short = self.is_short
+            least, fewest = (
+                (self.min_free * 5 // 4, _FEW_FILES) if was_short else (self.min_free, 1)
+            )
             self.lacks_files = spare is not None and spare < fewest
             self.is_short = self.lacks_files or free < least
             if self.is_short != was_short:

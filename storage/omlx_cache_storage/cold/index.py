@@ -143,20 +143,18 @@ class Contents(OrderedPages[PageFile]):
         pages: list[PageId] = []
         if excess <= 0 or excess > self.nbytes:
             return Victims(pages, excess <= 0)
-        outranked, young_ns = False, 0
         for file in self.in_order():
             if candidate is not None and file.id != candidate.page:
                 outranked = file.rank >= candidate.rank
-                if not outranked and until_ns < file.stamp_ns != candidate.stamp_ns:
-                    outranked, young_ns = True, file.stamp_ns
-                if not outranked and file.pinned_ns > now_ns:
+                if outranked or until_ns < file.stamp_ns != candidate.stamp_ns:
+                    return Victims(pages, False, True, 0 if outranked else file.stamp_ns)
+                if file.pinned_ns > now_ns:
                     continue
-            if not outranked:
-                pages.append(file.id)
-                excess -= file.cost
-            if excess <= 0 or outranked or len(pages) == most:
-                break
-        return Victims(pages, excess <= 0 or len(pages) == most, outranked, young_ns)
+            pages.append(file.id)
+            excess -= file.cost
+            if excess <= 0 or len(pages) == most:
+                return Victims(pages, True)
+        return Victims(pages, False)
 
     def check_integrity(self) -> None:
         super().check_integrity()
@@ -334,9 +332,13 @@ class Index:
         for how in HOWS:
             self.departures.note([name] if how == why else [], how)
 
-    def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
+    def place(self, pages: Iterable[PageId], stamp_ns: int, *, own: bool = False) -> None:
+        """Have pages leave first, at a stamp for superseded ones; with `own` their files are to
+        say so."""
         with self.lock:
-            self.contents.touch(self.contents.unpinned(pages, self.clock.now()), stamp_ns)
+            placed = self.contents.touch(self.contents.unpinned(pages, self.clock.now()), stamp_ns)
+            self.unrecorded.update(placed if own else ())
+            self.refused_rank = None
 
     def knows(self, name: PageName) -> bool:
         return self.is_indexed(name) or name in self.doomed

@@ -251,12 +251,8 @@ class ColdTier(LocalTier[PageFile]):
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first, after a restart too."""
-        index, contents = self._index, self._index.contents
-        with index.lock:
-            stamp_ns = index.clock.superseded() if stamp_ns is None else stamp_ns
-            unpinned = contents.unpinned(pages, index.clock.now())
-            index.unrecorded.update(contents.touch(unpinned, stamp_ns))
-            index.refused_rank = None
+        stamp_ns = self._index.clock.superseded() if stamp_ns is None else stamp_ns
+        self._index.place(pages, stamp_ns, own=True)
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
         with self._index.lock:
