@@ -40,11 +40,10 @@ class CircuitBreaker:
         return self.tripped and (self._trying != 0 or now() < self._until)
 
     def enter(self) -> bool:
-        if self.is_open:
-            return False
-        if self.tripped:
+        may = not self.is_open
+        if may and self.tripped:
             self._trying = threading.get_ident()
-        return True
+        return may
 
     def succeeded(self, *, sure: bool = True) -> None:
         """Let every thread enter again. A success that is not `sure` leaves the next pause as

@@ -75,10 +75,6 @@ class Record:
         )
 
     @property
-    def end(self) -> Tail:
-        return Tail(self.position, self.id.group)
-
-    @property
     def rank(self) -> tuple[int, int]:
         return self.stamp_ns, -self.position
 
@@ -88,8 +84,8 @@ _Place: TypeAlias = tuple[int, int, PageId]
 
 
 class OrderedPages(Generic[R]):
-    """Records by page id, how many tails end where, by their parent, and the eviction order: by
-    stamp, the deepest of equal ones first. Its owner's lock guards it.
+    """Records by page id, `tails` (how many end where, by their parent's hint), and the eviction
+    order: by stamp, the deepest of equal ones first. Its owner's lock guards it.
 
     `_heap` has the rank and the id of each record, perhaps twice, and with earlier stamps. It has
     no record, as that would keep a page's memory. `nbytes` is what the records take, `pinned_bytes`
@@ -101,7 +97,7 @@ class OrderedPages(Generic[R]):
         self._records: dict[PageId, R] = {}
         self.get = self._records.get
         self._heap: list[_Place] = []
-        self._tails: dict[bytes, Counter[Tail]] = {}
+        self.tails: dict[bytes, Counter[Tail]] = {}
         self.nbytes = self.pinned_bytes = 0
 
     def __len__(self) -> int:
@@ -116,23 +112,13 @@ class OrderedPages(Generic[R]):
     def records(self) -> list[R]:
         return list(self._records.values())
 
-    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
-        """Return the tails that may follow boundaries: hints, to be checked by key."""
-        hints = self._tails.keys() & map(parent_hint, parents) if self._tails else ()
-        return set().union(*map(self._tails.__getitem__, hints))
-
-    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        """Return the keys with a child outside this chain. Looks at every record."""
-        hints, chain = {parent_hint(key): key for key in keys}, set(keys)
-        found = (r for r in self._records.values() if r.hint in hints)
-        return {hints[record.hint] for record in found if record.id.key not in chain}
-
     def add(self, record: R, stamp_ns: int) -> None:
         """Take a record in, as one that was used at a stamp, or later as long as it is pinned."""
         self._records[record.id] = record
         self.nbytes += record.cost
         if record.tail:
-            self._tails.setdefault(record.hint, Counter())[record.end] += 1
+            end = Tail(record.position, record.id.group)
+            self.tails.setdefault(record.hint, Counter())[end] += 1
         self._place(record, max(stamp_ns, record.pinned_ns))
         self.policy.added(record.stamp_ns)
 
@@ -142,12 +128,12 @@ class OrderedPages(Generic[R]):
             return None
         self.nbytes -= record.cost
         if record.tail:
-            tails = self._tails[record.hint]
-            tails[record.end] -= 1
-            if not tails[record.end]:
-                del tails[record.end]
+            tails, end = self.tails[record.hint], Tail(record.position, record.id.group)
+            tails[end] -= 1
+            if not tails[end]:
+                del tails[end]
             if not tails:
-                del self._tails[record.hint]
+                del self.tails[record.hint]
         self.pin(record, 0, 0, 0)
         self.policy.left(page, record.stamp_ns)
         if len(self._heap) > 2 * len(self._records) + FEW:
@@ -258,8 +244,9 @@ class OrderedPages(Generic[R]):
         assert all(self._records[record.id] is record for record in shown)
         ranks = [record.rank for record in shown]
         assert ranks == sorted(ranks)
-        assert Counter((record.hint, record.end) for record in shown if record.tail) == {
-            (h, end): n for h, ends in self._tails.items() for end, n in ends.items()
+        tails = [record for record in shown if record.tail]
+        assert Counter((one.hint, one.position, one.id.group) for one in tails) == {
+            (h, *end): n for h, ends in self.tails.items() for end, n in ends.items()
         }
         assert self.nbytes == sum(record.cost for record in shown)
         assert self.pinned_bytes == sum(record.cost for record in shown if record.pinned_ns)
@@ -280,12 +267,17 @@ class LocalTier(ABC, Generic[R]):
         return self.find_all([page])[0]
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
+        """Return the tails that may follow boundaries: hints, to be checked by key."""
         with self._lock:
-            return self._pages.tails_of(parents)
+            tails = self._pages.tails
+            hints = tails.keys() & map(parent_hint, parents) if tails else ()
+            return set().union(*map(tails.__getitem__, hints))
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        with self._lock:
-            return self._pages.branches(keys)
+        """Return the keys with a child outside this chain. Looks at every record."""
+        hints, chain = {parent_hint(key): key for key in keys}, set(keys)
+        found = (record for record in self.records() if record.hint in hints)
+        return {hints[record.hint] for record in found if record.id.key not in chain}
 
     def records(self) -> list[R]:
         with self._lock:
