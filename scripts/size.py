@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(6817, 54, 0),
-    "core": Limit(7213, 73, 0),
+    "core": Limit(7190, 73, 0),
     "outside": Limit(11626, 141, 0),
-    "wheel": Limit(25656, 268, 0),
+    "wheel": Limit(25633, 268, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31360, 478, 0),
 }

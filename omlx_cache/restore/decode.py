@@ -302,7 +302,7 @@ def _converted_of(
     before: int = 0,
     after: int = 0,
 ) -> dict[str, Array]:
-    arrays = column.join(_behind([spec.name for spec in batch], column.names), before, after)
+    arrays = column.join(_behind({spec.name for spec in batch}, column.names), before, after)
     made: dict[str, Array] = {}
     for spec in batch:
         if spec.name not in made:
@@ -310,12 +310,10 @@ def _converted_of(
     return made
 
 
-def _behind(wanted: Sequence[str], stored: Sequence[str]) -> set[str]:
-    known = set(stored)
-    bases = {name.rpartition(".")[0] for name in wanted}
-    own = {name for name in wanted if name in known}
-    parts = {name for name in stored if name.rpartition(".")[0] in wanted}
-    return own | parts | (bases & known)
+def _behind(wanted: Collection[str], stored: Sequence[str]) -> set[str]:
+    """Return the stored tensors that the wanted ones are, are parts of, or are made of."""
+    near = {name.rpartition(".")[0] for name in wanted} | set(wanted)
+    return {name for name in stored if name in near or name.rpartition(".")[0] in wanted}
 
 
 def _gap(spec: TensorSpec, tokens: int) -> Array:

@@ -82,8 +82,11 @@ class DeviceTargets(Targets):
                     rows[:, self.plan.position :] = 0
             evaluate(list(self._groups.values()))
         made = self._whole | self._owned()
-        for name, (array, spans) in decoded.items():
-            made[name] = _with_decoded(made.get(name), array, spans)
+        for name, (array, pieces) in decoded.items():
+            plain = made.setdefault(name, array)
+            for piece in pieces if plain is not array else ():
+                stop = piece.to + piece.hi - piece.lo
+                plain[:, :, piece.to : stop] = array[:, :, piece.to : stop]
         for name, spec in self.plan.targets.items():
             if name not in made:
                 made[name] = mx.zeros(spec.shape, DTYPES[spec.dtype])
@@ -187,12 +190,3 @@ def _joined(stretch: Stretch, span: Span, payloads: Sequence[Array]) -> Array:
 
 def _width(shape: tuple[int, ...], dtype: str) -> int:
     return prod(shape[TOKEN_AXIS + 1 :]) * ITEM_BYTES[dtype]
-
-
-def _with_decoded(plain: Array | None, decoded: Array, pieces: Sequence[DecodedPiece]) -> Array:
-    if plain is None:
-        return decoded
-    for piece in pieces:
-        stop = piece.to + piece.hi - piece.lo
-        plain[:, :, piece.to : stop] = decoded[:, :, piece.to : stop]
-    return plain

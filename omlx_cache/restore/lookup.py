@@ -78,20 +78,15 @@ class RestorePoint(NamedTuple):
         return nbytes
 
 
-class Finished(NamedTuple):
-    nbytes: int
-    seconds: float
-
-
 class ReadingGate:
     """Compares reading with computing, by the latest of both; unknown rates reject nothing. Any
-    thread may call; nothing blocks or raises. `_lock` guards `_reads` (the latest by tier) and
-    `_rejected` (restores since the latest probe)."""
+    thread may call; nothing blocks or raises. `_lock` guards `_reads` (bytes and seconds of the
+    latest, by tier) and `_rejected` (restores since the latest probe)."""
 
     def __init__(self, work: WorkMeter) -> None:
         self._work = work
         self._lock = threading.Lock()
-        self._reads: dict[str, deque[Finished]] = {
+        self._reads: dict[str, deque[tuple[int, float]]] = {
             tier: deque(maxlen=REMEMBERED) for tier in (COLD, REMOTE)
         }
         self._rejected = 0
@@ -103,7 +98,7 @@ class ReadingGate:
         with self._lock:
             for tier, size in read.items():
                 if 2 * size >= nbytes > 0 and seconds > 0:
-                    self._reads[tier].append(Finished(size, seconds))
+                    self._reads[tier].append((size, seconds))
 
     @uninterrupted
     def probe(self) -> bool:
@@ -122,10 +117,10 @@ class ReadingGate:
         computing, reading = tokens / rate, 0.0
         for tier, size in nbytes.items():
             with self._lock:
-                telling = [r for r in self._reads[tier] if r.nbytes * LARGER >= size][-READS:]
+                telling = [took / n for n, took in self._reads[tier] if n * LARGER >= size]
             if len(telling) < READS:
                 return ""
-            reading += size * min(read.seconds / read.nbytes for read in telling)
+            reading += size * min(telling[-READS:])
         if reading < CLEARLY * computing or reading - computing < LEAST_SECONDS:
             return ""
         return (
@@ -345,12 +340,8 @@ def find_restore_point(
     point = RestorePoint(position, walked.uses(position), reason, matched, wanted, lacking)
     reads = point.bytes_to_read()
     if gate is not None and reads:
-        away = set(bad)
-        for pages in walked.found.values():
-            for page, info in pages.pages.values():
-                if not info.in_memory:
-                    away.add(page)
-        here = walk(away)
+        every = joined.from_iterable(group.pages.values() for group in walked.found.values())
+        here = walk({*bad, *(page for page, info in every if not info.in_memory)})
         slower = gate.rejects(position - here.position, reads)
         if slower:
             return RestorePoint(here.position, here.uses(here.position), slower, matched)
@@ -358,8 +349,7 @@ def find_restore_point(
 
 
 def _inquiry(chain: KeyChain, groups: Collection[GroupSpec], matched: int) -> Inquiry:
-    size = chain.block_size
-    has_blocks = PAGED in groups
+    size, has_blocks = chain.block_size, PAGED in groups
     # A page that ends behind the limit covers the tokens before it.
     blocks = len(chain) // size
     others = {
@@ -382,11 +372,8 @@ def _inquiry(chain: KeyChain, groups: Collection[GroupSpec], matched: int) -> In
 
 def first_pages(chain: KeyChain, groups: Iterable[GroupSpec]) -> dict[PageId, int]:
     """Return the pages with the tokens that windows keep for good, and where they end."""
-    found: dict[PageId, int] = {}
-    for group in groups:
-        if 0 < group.keep <= len(chain):
-            found[PageId(chain.key(group.keep), group.name)] = group.keep
-    return found
+    kept = [group for group in groups if 0 < group.keep <= len(chain)]
+    return {PageId(chain.key(group.keep), group.name): group.keep for group in kept}
 
 
 def _shortage(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> tuple[str, str]:

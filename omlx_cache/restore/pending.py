@@ -258,9 +258,7 @@ class Boundaries:
         self._known: OrderedDict[BlockKey, None] = OrderedDict()
 
     def of(self, chain: KeyChain) -> frozenset[int]:
-        if not self._known:
-            return frozenset()
-        ends = range(chain.block_size, len(chain) + 1, chain.block_size)
+        ends = range(chain.block_size, len(chain) + 1, chain.block_size) if self._known else ()
         return frozenset(end for end in ends if chain.key(end) in self._known)
 
     def remember(self, chain: KeyChain, position: int) -> None:

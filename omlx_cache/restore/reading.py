@@ -137,6 +137,8 @@ class Reading:
     is_ahead, together, in_flight = False, READ_TOGETHER, READ_AHEAD
     """`is_ahead`: whether it may be abandoned, so that its reads fill no buffer that others get.
     Then: pages in one task, and in all."""
+    answers: Callable[[Future[Any]], bool] = staticmethod(came)
+    """Waits for a read; False when the disk hangs."""
 
     def __init__(self, walk: Walk, pool: Executor | None = None) -> None:
         self.walk = walk
@@ -150,9 +152,6 @@ class Reading:
         self.is_apart = self.is_late = self.closed = False
         self._pool = pool or walk.source.read_pool
         self._held: dict[PageId, Page] = {}
-
-    answers: Callable[[Future[Any]], bool] = staticmethod(came)
-    """Waits for a read; False when the disk hangs."""
 
     def pass_turn(self) -> None:
         """Called when the last pages are asked for: another may read beside this one."""

@@ -47,13 +47,17 @@ class Targets:
         self.kept: set[str] = set()
         self.filled: dict[PageId, PageInfo] = {}
         if before is not None:
-            growing = [fields for leaf, fields, _ in plan.leaves if leaf.group == PAGED]
-            names = {spec.name for fields in growing for spec in fields.values()}
-            self.kept = {n for n in names if before.plan.targets.get(n) == plan.targets[n]}
+            self.kept = {
+                spec.name
+                for leaf, fields, _ in plan.leaves
+                for spec in (fields.values() if leaf.group == PAGED else ())
+                if before.plan.targets.get(spec.name) == plan.targets[spec.name]
+            }
             new = {plan.tracks[name] for name in plan.targets.keys() - self.kept}
             there = dict(before.filled)
-            old = [read for read in plan.reads if read.use.page in there]
-            self.note(r for r in old if not any(span.track in new for span in r.spans))
+            for read in plan.reads:
+                if read.use.page in there and new.isdisjoint(span.track for span in read.spans):
+                    self.note([read])
 
     def note(self, reads: Iterable[PageRead]) -> None:
         self.filled.update(map(attrgetter("use"), reads))
@@ -164,12 +168,10 @@ def _rows(view: HostView, part: tuple[int, ...], start: int) -> list[memoryview]
 
 
 def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:
-    spans: dict[int, list[Span]] = {}
-    for span in read.spans:
-        spans.setdefault(span.track, []).append(span)
-    wanted = {spec.name: spans.get(plan.tracks[spec.name], []) for spec in read.geometry.tensors}
+    tensors, tracks = read.geometry.tensors, plan.tracks
+    wanted = {t.name: [s for s in read.spans if s.track == tracks[t.name]] for t in tensors}
     try:
-        left = decode_into(views, page, read.geometry.tensors, wanted)
+        left = decode_into(views, page, tensors, wanted)
         for arrays in convert(page, left, plan.codecs):
             names = [name for name, array in arrays.items() if array.size]
             for name, source in zip(names, host_views([arrays[n] for n in names]), strict=True):
