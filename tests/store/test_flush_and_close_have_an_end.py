@@ -21,7 +21,7 @@ def test_a_flush_that_never_gets_a_place_in_the_queue_gives_up(
         flushing = threading.Thread(target=lambda: flushed.append(store.flush(None)), daemon=True)
         with monkeypatch.context() as patch:
             # What a flush sees when others fill the queue after each of its barriers.
-            patch.setattr(store.writer, "has_room", lambda nbytes: False)
+            patch.setattr("omlx_cache_storage.hot.fits", lambda *_: False)
             flushing.start()
             flushing.join(30)
             assert flushed == [False]
