@@ -21,7 +21,7 @@ for the buffer protocol."""
 def flat(buffer: Buffer) -> memoryview:
     """Return a view of a buffer's bytes; copies nothing."""
     view = memoryview(buffer)
-    return view.cast("B") if view.nbytes else memoryview(b"")
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
 
 
 ITEM_BYTES = {

@@ -340,7 +340,7 @@ def test_pages_of_other_versions_are_told(cold: Path, monkeypatch: pytest.Monkey
 
 
 class _NoLocks(FileSystem):
-    def try_lock(self, fd: int, *, shared: bool = False) -> bool:
+    def lock(self, fd: int, *, shared: bool = False, deadline: float = 0.0) -> bool:
         return True
 
     def set_times(self, path: StrPath, time_ns: int) -> None:

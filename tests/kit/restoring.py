@@ -44,15 +44,15 @@ class PagedDisk(FileSystem):
         self.reached = threading.Semaphore(0)
         self._open: dict[int, tuple[int, str]] = {}
 
-    def open(self, path: StrPath) -> int:
+    def open(self, path: StrPath, *, writing: bool = False) -> int:
         name = parse_name(os.path.basename(path))
         if name is None:
-            return super().open(path)
+            return super().open(path, writing=writing)
         page = (name.position, name.id.group)
         self.opened[page] += 1
         if self.refuse(*page):
             raise OSError(errno.EIO, "the disk is failing")
-        fd = super().open(path)
+        fd = super().open(path, writing=writing)
         self._open[fd] = page
         return fd
 

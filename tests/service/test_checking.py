@@ -168,10 +168,10 @@ class _Healing(FileSystem):
     def __init__(self, whole: Path, page: Path) -> None:
         self._whole, self._page = whole, page
 
-    def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
+    def open(self, path: StrPath, *, writing: bool = False) -> int:
         if os.path.basename(path) == LEDGER_FILE and self._whole.exists():
             os.rename(self._whole, self._page)
-        return super().open_shared(path, writing=writing)
+        return super().open(path, writing=writing)
 
 
 @pytest.mark.parametrize("healed", ["never", "before", "after it was read"])

@@ -28,9 +28,10 @@ class HungDisk(FileSystem):
     reached = threading.Semaphore(0)
     pipe = os.pipe()[0]
 
-    def open(self, path):
-        self.wait("read")
-        return super().open(path)
+    def open(self, path, *, writing=False):
+        if not writing:
+            self.wait("read")
+        return super().open(path, writing=writing)
 
     def write(self, path, pieces, durability):
         self.wait("write")

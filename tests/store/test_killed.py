@@ -20,7 +20,7 @@ FIRST_STEPS = 60
 """These make the directory and its ledger, agree on a budget and write two pages."""
 NEXT_STEPS = 45
 """These clear up after the one before, and write two pages."""
-NEW_STEPS = {"make_directory", "open_shared", "resize"}
+NEW_STEPS = {"make_directory", "open", "resize"}
 STEPS = {
     *("poke", "poke a half", "make_directory", "reserve"),
     *("write", "write a half", "publish", "set_times"),

@@ -79,9 +79,9 @@ class StateFile:
         if self.is_held:
             return self.kept
         # Nothing stays open for writing: it would keep a disk from being remounted read-only.
-        self._fs.close(self._fs.open_shared(self._path))
-        opened = Descriptor(self._fs.open_shared(self._path, writing=False), locked=True)
-        is_ours = self._fs.try_lock(opened.fd)
+        self._fs.close(self._fs.open(self._path, writing=True))
+        opened = Descriptor(self._fs.open(self._path), locked=True)
+        is_ours = self._fs.lock(opened.fd)
         said = _parsed(self._fs.peek(opened.fd, MOST_BYTES, 0))
         if not is_ours:
             opened.close()
@@ -104,7 +104,7 @@ class StateFile:
         raw = json.dumps(asdict(self.kept)).encode()
         if self.is_held and len(raw) <= MOST_BYTES:
             with contextlib.suppress(OSError):
-                written = Descriptor(self._fs.open_shared(self._path))
+                written = Descriptor(self._fs.open(self._path, writing=True))
                 with contextlib.closing(written):
                     self._fs.poke(written.fd, raw.ljust(MOST_BYTES), 0)
 

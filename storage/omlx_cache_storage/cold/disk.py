@@ -72,6 +72,7 @@ class FileSystem:
     peek = staticmethod(os.pread)
     publish = staticmethod(os.rename)
     close = staticmethod(os.close)
+    status = staticmethod(os.fstat)
 
     def make_directory(self, path: StrPath) -> bool:
         """Create a directory with mode 0700; True when it is new."""
@@ -110,12 +111,6 @@ class FileSystem:
             here = os.path.dirname(here)
         return here
 
-    def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
-        """Open a small file that processes share: to write it, made with mode 0600 if it is
-        missing, or to read it only."""
-        access = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
-        return self._checked(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-
     def remove_foreign(self, path: StrPath) -> None:
         with contextlib.suppress(FileNotFoundError):
             info = os.lstat(path)
@@ -125,25 +120,20 @@ class FileSystem:
     def open_directory(self, path: StrPath) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
 
-    def try_lock(self, fd: int, *, shared: bool = False) -> bool:
-        """Lock a descriptor's file at once or not at all; the lock ends with the descriptor, in
-        whichever process it is open. Raises OSError where files cannot be locked."""
-        try:
-            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def lock(self, fd: int, deadline: float) -> bool:
-        """Lock a descriptor's file by a deadline of the monotonic clock; False when it is too
-        late."""
-        pause = LOCK_PAUSE_SECONDS / 64
-        while not self.try_lock(fd):
-            if time.monotonic() >= deadline:
-                return False
+    def lock(self, fd: int, *, shared: bool = False, deadline: float = 0.0) -> bool:
+        """Lock a descriptor's file at once, or by a deadline of the monotonic clock; False when it
+        is too late. The lock ends with the descriptor, in whichever process it is open. Raises
+        OSError where files cannot be locked."""
+        how, pause = fcntl.LOCK_SH if shared else fcntl.LOCK_EX, LOCK_PAUSE_SECONDS / 64
+        while True:
+            try:
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return False
             time.sleep(pause)
             pause = min(2 * pause, LOCK_PAUSE_SECONDS)
-        return True
 
     def unlock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
@@ -153,9 +143,6 @@ class FileSystem:
             return os.path.samestat(os.fstat(fd), os.lstat(path))
         except FileNotFoundError:
             return False
-
-    def has_name(self, fd: int) -> bool:
-        return os.fstat(fd).st_nlink > 0
 
     def poke(self, fd: int, data: bytes, offset: int) -> None:
         view = memoryview(data)
@@ -180,7 +167,7 @@ class FileSystem:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             # A process that asks whether the file is being written locks it for a moment.
-            if not self.lock(fd, time.monotonic() + LOCK_SECONDS):
+            if not self.lock(fd, deadline=time.monotonic() + LOCK_SECONDS):
                 raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
             os.ftruncate(fd, nbytes)
         except BaseException:
@@ -197,7 +184,7 @@ class FileSystem:
             # When the state is unknown, assume that the file is in use.
             return error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO)
         try:
-            return not self.try_lock(fd, shared=True)
+            return not self.lock(fd, shared=True)
         except OSError:
             return True
         finally:
@@ -227,17 +214,17 @@ class FileSystem:
             with contextlib.closing(Descriptor(self.open_directory(path))) as directory:
                 os.fsync(directory.fd)
 
-    def open(self, path: StrPath) -> int:
-        """Open a regular file of this user's and return the descriptor; never waits for a pipe.
+    def open(self, path: StrPath, *, writing: bool = False) -> int:
+        """Open a regular file of this user's and return the descriptor: to read it, or to write a
+        small one that processes share, made with mode 0600 if it is missing. Never waits for a
+        pipe.
 
         Raises FileNotFoundError when something else has the name: a link, a pipe, a directory,
         another user's file, or one that others may write to.
         """
-        return self._checked(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-    def _checked(self, path: StrPath, flags: int) -> int:
+        access = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
         try:
-            fd = os.open(path, flags, 0o600)
+            fd = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError as error:
             # A link is ELOOP; a socket, or a device without a driver, is ENXIO.
             if error.errno in (errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP):
@@ -257,16 +244,13 @@ class FileSystem:
         finally:
             self.close(fd)
 
-    def size(self, fd: int) -> int:
-        return os.fstat(fd).st_size
-
     def read(self, fd: int, length: int, offset: int) -> bytes:
         raw = os.pread(fd, length, offset)
         note_answer()
         return raw
 
     def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
-        views = [memoryview(buffer) for buffer in buffers]
+        views = list(map(flat, buffers))
         total = 0
         while views and (came := os.preadv(fd, views[:IOV_LIMIT], offset + total)):
             total += came
@@ -277,7 +261,7 @@ class FileSystem:
                 filled += 1
             views = views[filled:]
             if came:
-                views[0] = views[0].cast("B")[came:]
+                views[0] = views[0][came:]
         return total
 
     def set_times(self, path: StrPath, time_ns: int) -> None:

@@ -106,12 +106,12 @@ class Ledger:
         """True when the file was deleted, as far as its disk says, and not renamed or unmounted: no
         later change is written there."""
         with contextlib.suppress(OSError):
-            return self.is_open and not self._fs.has_name(self._open.fd)
+            return self.is_open and not self._fs.status(self._open.fd).st_nlink
         return False
 
     def open(self, nbytes: int) -> None:
         """Open the file, make it of about `nbytes` where there is none, and go to its end."""
-        self._fs.close(self._fs.open_shared(self._path))
+        self._fs.close(self._fs.open(self._path, writing=True))
         opened = self._opened()
         with self._alone(WAIT_SECONDS):
             self._replace(opened)
@@ -136,7 +136,7 @@ class Ledger:
 
     def _opened(self) -> Descriptor:
         # No descriptor stays open for writing: it would keep a disk from being remounted read-only.
-        return Descriptor(self._fs.open_shared(self._path, writing=False))
+        return Descriptor(self._fs.open(self._path))
 
     def resize(self, nbytes: int) -> None:
         """Give the file so many bytes, if it has others, and if the disk has room; every peer
@@ -190,10 +190,10 @@ class Ledger:
             if not self.is_current:
                 raise _gone(self._path)
             # A descriptor of its own: one that a fork left would share its locks.
-            self._locked = self._fs.open_shared(self._path)
+            self._locked = self._fs.open(self._path, writing=True)
             self._deleted, self._rests_until = 0, 0.0
             try:
-                if not self._fs.lock(self._locked, deadline):
+                if not self._fs.lock(self._locked, deadline=deadline):
                     raise _busy()
                 if not self.is_current or not self._fs.is_at(self._locked, self._path):
                     raise _gone(self._path)
@@ -225,7 +225,7 @@ class Ledger:
         changed."""
         with self._reading:
             # A file without a name learns nothing more.
-            header = self._header() if self._fs.has_name(self._open.fd) else None
+            header = self._header() if self._fs.status(self._open.fd).st_nlink else None
             if header == self._at:
                 return []
             if self._leads_to(header):
@@ -301,7 +301,7 @@ def read_identity(directory: StrPath, fs: FileSystem) -> str | None:
     path = os.path.join(directory, LEDGER_FILE)
     with (
         contextlib.suppress(FileNotFoundError, NotADirectoryError),
-        contextlib.closing(Descriptor(fs.open_shared(path, writing=False))) as opened,
+        contextlib.closing(Descriptor(fs.open(path))) as opened,
     ):
         return _identity(fs, opened.fd)
     return None

@@ -37,7 +37,7 @@ class PageReader:
             self.meta = unwrapped(meta)
         self.was_read = False
         self.seconds = 0.0
-        size, said = fs.size(fd), self._header.data_offset + meta.nbytes
+        size, said = fs.status(fd).st_size, self._header.data_offset + meta.nbytes
         if size != said:
             raise CorruptPage(f"{self._file} has {size} bytes, its header says {said}")
         if (self.meta.namespace, name_of(self.meta)) != page[:2]:

@@ -145,11 +145,11 @@ def locks_work(file: StrPath, fs: FileSystem) -> bool:
     disk."""
     # As another process does it: copies of a descriptor would share the lock.
     with (
-        contextlib.closing(Descriptor(fs.open_shared(file), locked=True)) as first,
-        contextlib.closing(Descriptor(fs.open_shared(file), locked=True)) as second,
+        contextlib.closing(Descriptor(fs.open(file, writing=True), locked=True)) as first,
+        contextlib.closing(Descriptor(fs.open(file, writing=True), locked=True)) as second,
     ):
         try:
-            return not fs.try_lock(first.fd) or not fs.try_lock(second.fd)
+            return not fs.lock(first.fd) or not fs.lock(second.fd)
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return False

@@ -149,9 +149,9 @@ class Sharing:
     def is_alone(self) -> bool:
         """True when no other process, and no other tier of this one, uses the directory. It counts
         as used by this one from now on, if this one `counts`. The directory is held."""
-        alone = self._fs.try_lock(self._attached.fd)
+        alone = self._fs.lock(self._attached.fd)
         if self.counts:
-            self._fs.try_lock(self._attached.fd, shared=True)
+            self._fs.lock(self._attached.fd, shared=True)
         else:
             # The next process that asks, which none does meanwhile, finds no lock.
             self._attach()

@@ -205,7 +205,7 @@ class SmallFile(NamedTuple):
                 or max(len(raw), info.st_size) > SMALL_FILE_BYTES
             ):
                 raise
-            with contextlib.closing(Descriptor(fs.open_shared(path))) as file:
+            with contextlib.closing(Descriptor(fs.open(path, writing=True))) as file:
                 # In one write into the block that it has: blanks behind it mean nothing.
                 fs.poke(file.fd, raw.ljust(info.st_size), 0)
                 fs.sync(file.fd, durability)

@@ -42,10 +42,10 @@ class SteppedDisk(FileSystem):
             self._enter("make_directory")
         return super().make_directory(path)
 
-    def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
+    def open(self, path: StrPath, *, writing: bool = False) -> int:
         if writing and not os.path.exists(path):
-            self._enter("open_shared")
-        return super().open_shared(path, writing=writing)
+            self._enter("open")
+        return super().open(path, writing=writing)
 
     def poke(self, fd: int, data: bytes, offset: int) -> None:
         self._enter("poke")

@@ -2,6 +2,7 @@
 and planes, documents."""
 
 import json
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -182,14 +183,14 @@ class OneFile(FileSystem):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def open(self, path: StrPath) -> int:
+    def open(self, path: StrPath, *, writing: bool = False) -> int:
         return 3
 
     def close(self, fd: int) -> None:
         pass
 
-    def size(self, fd: int) -> int:
-        return len(self._data)
+    def status(self, fd: int) -> os.stat_result:
+        return os.stat_result([0] * 6 + [len(self._data)] + [0] * 3)
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
         return self._data[offset : offset + length]

@@ -33,13 +33,13 @@ class Watched(FileSystem):
         self._is_held = False
         self._removed = 0
 
-    def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
-        fd = super().open_shared(path, writing=writing)
+    def open(self, path: StrPath, *, writing: bool = False) -> int:
+        fd = super().open(path, writing=writing)
         (self._ledgers.add if str(path).endswith("ledger") else self._ledgers.discard)(fd)
         return fd
 
-    def try_lock(self, fd: int, *, shared: bool = False) -> bool:
-        got = super().try_lock(fd, shared=shared)
+    def lock(self, fd: int, *, shared: bool = False, deadline: float = 0.0) -> bool:
+        got = super().lock(fd, shared=shared, deadline=deadline)
         if got and fd in self._ledgers and not shared:
             self._is_held, self._removed = True, 0
         return got

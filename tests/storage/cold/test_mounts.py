@@ -135,7 +135,7 @@ class Unlocked(FileSystem):
         super().__init__()
         self._number = number
 
-    def try_lock(self, fd: int, *, shared: bool = False) -> bool:
+    def lock(self, fd: int, *, shared: bool = False, deadline: float = 0.0) -> bool:
         if self._number:
             raise OSError(self._number, os.strerror(self._number))
         return True
@@ -153,7 +153,7 @@ def test_a_tier_refuses_a_directory_without_locks_until_it_has_them(tmp_path: Pa
     with pytest.raises(NoLocks):
         tier.write(Story().page(1), 1, {})
     assert files_in(tmp_path / "cold") == []
-    fs.try_lock = FileSystem().try_lock
+    fs.lock = FileSystem().lock
     tier.settle()
     assert (tier.usage().state, tier.write(Story().page(1), 1, {})) == ("ok", "written")
 

@@ -29,6 +29,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
+    LEDGER_FILE,
     NAMESPACE_FILE,
     PINS_FILE,
     PageName,
@@ -116,7 +117,7 @@ def test_a_start_opens_no_page(tmp_path: Path, story: Story) -> None:
     disk.each["open"] = lambda path: opened.add(os.path.basename(path))
     tier = open_cold(tmp_path, fs=disk)
     assert tier.usage().pages == 2000
-    assert opened <= {BUDGET_FILE, PINS_FILE}
+    assert opened <= {BUDGET_FILE, PINS_FILE, LEDGER_FILE}
     assert disk.calls["read"] == 0, "there is none yet"
     # The root, the namespace, and each of 256 shards twice: for its pages, for what is empty.
     assert disk.calls["scan"] < 600

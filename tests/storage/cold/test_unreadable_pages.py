@@ -187,10 +187,10 @@ def test_a_read_that_ends_late_leaves_the_try_of_another_thread_alone(
     _fail_three(tier, disk, story)
     time.pass_by(breaker.FIRST_SECONDS)
 
-    def open_late(path: StrPath) -> int:
+    def open_late(path: StrPath, *, writing: bool = False) -> int:
         opened.set()
         hangs.wait(30)
-        return FaultyDisk.open(disk, path)
+        return FaultyDisk.open(disk, path, writing=writing)
 
     disk.open = open_late
     tried = threading.Thread(target=read_cold, args=(tier, story.id(5)))
