@@ -58,7 +58,8 @@ from omlx_cache_storage.calls import (
 )
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.small_files import Budget, Reuse, has_fields, read_pins, read_reuse
+from omlx_cache_storage.cold.files import has_fields
+from omlx_cache_storage.cold.small_files import Budget, Reuse, read_pins, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import names_model
 from omlx_cache_storage.errors import CacheError, PageUnanswered

@@ -24,8 +24,7 @@ from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.machine import probe as this_machine
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.cold.disk import DISK
-from omlx_cache_storage.cold.small_files import replace_file
+from omlx_cache_storage.cold.disk import DISK, replace_file
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ import os
 import stat
 from collections.abc import Callable
 
-StrPath = str | os.PathLike[str]
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+from omlx_cache_storage.cold.disk import StrPath
+from omlx_cache_storage.cold.disk import is_private as is_private
+
 READABLE = 0o755
 """The loosest mode of a directory in which no other user can plant files."""
 
@@ -17,10 +18,6 @@ class NotPrivate(PermissionError):
 
     def __init__(self, text: str) -> None:
         super().__init__(errno.EPERM, text)
-
-
-def is_private(info: os.stat_result) -> bool:
-    return info.st_uid == os.geteuid() and not info.st_mode & _OTHERS_WRITE
 
 
 def trouble(path: StrPath, info: os.stat_result, *, allowed: int = READABLE) -> str:
@@ -33,7 +30,7 @@ def trouble(path: StrPath, info: os.stat_result, *, allowed: int = READABLE) -> 
             "or name another"
         )
     if stat.S_IMODE(info.st_mode) & 0o777 & ~allowed:
-        what = "be changed" if info.st_mode & _OTHERS_WRITE else "be looked into"
+        what = "be looked into" if is_private(info) else "be changed"
         return (
             f"{path} may {what} by other users (mode {stat.S_IMODE(info.st_mode):04o}): make it "
             "private (chmod 700)"

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from omlx_cache_daemon.changing import remove_useless
-from omlx_cache_storage.cold.catalog import Inventory, namespace_directories, shard_directories
+from omlx_cache_storage.cold.catalog import (
+    Inventory,
+    is_leftover,
+    namespace_directories,
+    shard_directories,
+)
 from omlx_cache_storage.cold.index import Contents
 from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.shared_limits import SharedLimits
-from omlx_cache_storage.cold.small_files import Budget, is_leftover, read_budget
+from omlx_cache_storage.cold.small_files import Budget, read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 

@@ -8,13 +8,14 @@ import gc
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.disk import DISK, FileSystem, physical_bytes
-from omlx_cache_storage.cold.small_files import is_leftover, read_document
+from omlx_cache_storage.cold.disk import DISK, WRITER_TOKEN, FileSystem, is_private, physical_bytes
+from omlx_cache_storage.cold.small_files import read_document
 from omlx_cache_storage.format.names import (
     NAMESPACE_FILE,
     RATE_FILE,
@@ -26,9 +27,12 @@ from omlx_cache_storage.format.names import (
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import COLD, PageId, PageInfo
-from omlx_cache_storage.private import is_private
+from omlx_cache_storage.private import is_running
 
 _DIGEST = re.compile("[0-9a-f]{64}")
+ABANDONED_SECONDS = 3600.0
+"""No write takes an hour: an older temporary file has lost its writer, even if its pid runs
+again."""
 Ignore = Callable[[str], None]
 
 
@@ -38,6 +42,15 @@ DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
 
 def _unseen(path: str) -> None:
     """Take no notice."""
+
+
+def is_leftover(file: str, mtime_ns: int) -> bool:
+    pid, _, rest = file.removeprefix(TEMPORARY_PREFIX).partition("-")
+    if not pid.isdecimal() or time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:
+        return True
+    if int(pid) == os.getpid():
+        return not rest.startswith(f"{WRITER_TOKEN}-")
+    return not is_running(int(pid))
 
 
 class FoundFile(NamedTuple):

@@ -1,24 +1,30 @@
-"""Every touch of the file system, in one narrow class that a test can make slow, full or torn.
+"""Every touch of the file system, in one narrow class that a test can make slow, full or torn, and
+the replacing of a file by a temporary one.
 
 Methods raise OSError as the system does; none of them takes a lock. A long operation calls
-`note_answer` each time that the disk has answered.
+`note_answer` each time that the disk has answered. Names of temporary files tell their writer, so
+that leftovers are known as such.
 """
 
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
+import secrets
 import stat
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from omlx_cache_storage.format.names import ENTRY_BYTES, TEMPORARY_PREFIX
 from omlx_cache_storage.io_threads import note_answer
 from omlx_cache_storage.page import Buffer, flat
-from omlx_cache_storage.private import StrPath as StrPath
-from omlx_cache_storage.private import is_private
 
+StrPath = str | os.PathLike[str]
+Doom = Callable[[str, int], None]
+"""Takes a temporary file that cannot be deleted, and the bytes that it may have."""
 Durability = Literal["none", "fsync", "full"]
 
 IOV_LIMIT = 1024
@@ -33,6 +39,14 @@ BLANK_BYTES = 1 << 16
 UNCOUNTED_BYTES = 1 << 30
 _F_FULLFSYNC = 51
 """macOS's request to flush the drive's own cache as well; `fcntl` lacks the name elsewhere."""
+WRITER_TOKEN = secrets.token_hex(4)
+"""Of this process: after a restart in a container a dead one had this very pid."""
+_numbers = itertools.count()
+
+
+def is_private(info: os.stat_result) -> bool:
+    """True for a file or directory that is this user's and that no other user may change."""
+    return info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 class Descriptor:
@@ -312,6 +326,49 @@ def physical_bytes(info: os.stat_result, uncounted: int = UNCOUNTED_BYTES) -> in
     later. A hole of more than `uncounted` bytes is a hole."""
     taken = info.st_blocks * 512
     return max(taken, min(info.st_size, taken + uncounted))
+
+
+def temporary_name(directory: str) -> str:
+    """Return a path in a directory that no other writer has. Any thread may call."""
+    writer = f"{os.getpid()}-{WRITER_TOKEN}"
+    return os.path.join(directory, f"{TEMPORARY_PREFIX}{writer}-{next(_numbers)}")
+
+
+def replace_file(
+    path: StrPath,
+    raw: bytes,
+    fs: FileSystem,
+    durability: Durability = "none",
+    doom: Doom = lambda path, nbytes: None,
+) -> None:
+    """Give a small file another content, whole or not at all; raises OSError."""
+    temporary = temporary_name(os.path.dirname(path))
+    try:
+        fs.write(temporary, [raw], durability)
+        fs.publish(temporary, path)
+    except BaseException:
+        if not abandon(temporary, fs):
+            doom(temporary, len(raw) + SMALL_FILE_BYTES + ENTRY_BYTES)
+        raise
+
+
+def abandon(temporary: str, fs: FileSystem) -> bool:
+    """Delete a file under a temporary name; False when the disk does not. Raises nothing."""
+    try:
+        fs.remove(temporary)
+    except OSError:
+        # A disk mounted read-only also refuses to delete a missing file.
+        return not fs.exists(temporary)
+    return True
+
+
+def remove_temporaries(
+    directory: str, fs: FileSystem, is_useless: Callable[["os.DirEntry[str]"], bool]
+) -> None:
+    with contextlib.suppress(OSError):
+        for entry in list(fs.scan(directory)):
+            if entry.name.startswith(TEMPORARY_PREFIX) and is_useless(entry):
+                fs.remove(entry.path)
 
 
 def _not_a_file(path: StrPath) -> FileNotFoundError:

@@ -1,6 +1,8 @@
 """The files and directories of a cold tier: placing, publishing, deleting; no index, no budget."""
 
 import contextlib
+import hashlib
+import json
 import os
 import secrets
 from collections.abc import Iterable, Mapping
@@ -11,26 +13,25 @@ from omlx_cache_storage.cold.catalog import (
     DESCRIPTIONS,
     Inventory,
     digest_of,
+    is_leftover,
     namespace_directories,
     shard_directories,
 )
 from omlx_cache_storage.cold.disk import (
     SMALL_FILE_BYTES,
     Descriptor,
+    Doom,
     Durability,
     FileSystem,
     physical_bytes,
+    remove_temporaries,
+    replace_file,
 )
 from omlx_cache_storage.cold.index import Counted
 from omlx_cache_storage.cold.ledger_records import Emptied
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
-    Doom,
-    encode_document,
-    is_leftover,
     read_document,
-    remove_temporaries,
-    replace_file,
 )
 from omlx_cache_storage.documents import names_model
 from omlx_cache_storage.format.names import (
@@ -60,6 +61,9 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 
 EXPECTED_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 """Files beside the namespaces. A file that may come later counts as if it existed."""
+
+
+_json = json.JSONEncoder(indent=2, sort_keys=True, default=str).encode
 
 
 class Taken(NamedTuple):
@@ -313,3 +317,28 @@ def _emptied(directory: str, shard: str) -> list[Emptied]:
     a directory that was set aside."""
     digest = digest_of(os.path.basename(directory))
     return [] if digest is None else [Emptied(digest, shard)]
+
+
+def encode_document(document: Mapping[str, object]) -> bytes:
+    """Return a namespace document's file content, at most `MAX_DOCUMENT_BYTES` long. Fields are
+    whole as long as that fits. After that digests replace the largest of them, so that the short
+    ones, which tell the model, stay readable."""
+    shown = dict(document)
+    text, left = _json(shown), list(shown)
+    while left and len(text) >= MAX_DOCUMENT_BYTES:
+        left.sort(key=lambda name: len(_json(document[name])))
+        name = left.pop()
+        shown[name] = _digest(shown[name])
+        text = _json(shown)
+    return f"{text}\n".encode() if len(text) < MAX_DOCUMENT_BYTES else b"{}\n"
+
+
+def has_fields(document: Mapping[str, object], fields: Mapping[str, object]) -> bool:
+    return all(
+        name in document and document[name] in (value, _digest(value))
+        for name, value in fields.items()
+    )
+
+
+def _digest(value: object) -> dict[str, object]:
+    return {"omitted": "too large", "sha256": hashlib.sha256(_json(value).encode()).hexdigest()}

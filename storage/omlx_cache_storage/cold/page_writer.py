@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from omlx_cache_storage.breaker import NO_ROOM
 from omlx_cache_storage.cold.deletion import Deleter
-from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, abandon, temporary_name
 from omlx_cache_storage.cold.eviction import FILE_SLACK_BYTES, Evictor, HeldEnough, Writing
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Candidate, Index
@@ -16,7 +16,6 @@ from omlx_cache_storage.cold.ledger import LedgerBusy
 from omlx_cache_storage.cold.ledger_records import Added, Cancelled
 from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
 from omlx_cache_storage.cold.sharing import DirectoryPart, Sharing
-from omlx_cache_storage.cold.small_files import abandon, temporary_name
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import StoredPage, name_of
 from omlx_cache_storage.page import Page, PageId, WriteResult

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import digest_of
-from omlx_cache_storage.cold.disk import Descriptor, Durability, FileSystem
+from omlx_cache_storage.cold.disk import Descriptor, Durability, FileSystem, StrPath, replace_file
 from omlx_cache_storage.cold.ledger import read_identity
-from omlx_cache_storage.cold.small_files import read_document, replace_file
+from omlx_cache_storage.cold.small_files import read_document
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     KEEPER_FILE,
@@ -34,7 +34,6 @@ from omlx_cache_storage.format.names import (
     REUSE_FILE,
     WRITES_FILE,
 )
-from omlx_cache_storage.private import StrPath
 
 MOUNTS = "/proc/self/mountinfo"
 NETWORK = frozenset(

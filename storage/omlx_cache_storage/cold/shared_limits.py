@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from omlx_cache_storage.breaker import NO_ROOM
-from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Durability, FileSystem, replace_file
 from omlx_cache_storage.cold.eviction import Evictor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index
@@ -32,7 +32,6 @@ from omlx_cache_storage.cold.small_files import (
     read_budget,
     read_document,
     read_pins,
-    replace_file,
     room_for,
     write_budget,
     write_pins,

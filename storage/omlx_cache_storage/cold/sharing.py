@@ -13,8 +13,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.catalog import FoundFile, walk_shard
-from omlx_cache_storage.cold.disk import Descriptor, FileSystem
+from omlx_cache_storage.cold.catalog import FoundFile, is_leftover, walk_shard
+from omlx_cache_storage.cold.disk import Descriptor, FileSystem, remove_temporaries
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Counted, Index
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
@@ -31,7 +31,6 @@ from omlx_cache_storage.cold.ledger_records import (
     Reserved,
 )
 from omlx_cache_storage.cold.root import check_sharing
-from omlx_cache_storage.cold.small_files import is_leftover, remove_temporaries
 from omlx_cache_storage.format.names import (
     ENTRY_BYTES,
     LEDGER_FILE,

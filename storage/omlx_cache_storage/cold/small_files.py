@@ -1,18 +1,13 @@
 """The small JSON files of a cold directory: each is read with doubt, and replaced as a whole. Only
 a full disk has budget and pins written in place. `docs/format.md` says what they hold.
 
-A file that is missing, torn or another user's says nothing. Names of files being written tell their
-writer, so that leftovers are known as such.
+A file that is missing, torn or another user's says nothing.
 """
 
 import contextlib
-import hashlib
-import itertools
 import json
 import os
-import secrets
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
@@ -25,81 +20,17 @@ from omlx_cache_storage.cold.disk import (
     Durability,
     FileSystem,
     StrPath,
+    replace_file,
 )
 from omlx_cache_storage.eviction.keep import Learned, parse_learned
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
-    ENTRY_BYTES,
     LEDGER_FILE,
     PINS_FILE,
     REUSE_FILE,
-    TEMPORARY_PREFIX,
 )
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
 from omlx_cache_storage.pins import FOREVER_NS, PinKind, PinRecord
-from omlx_cache_storage.private import is_running
-
-ABANDONED_SECONDS = 3600.0
-"""No write takes an hour: an older temporary file has lost its writer, even if its pid runs
-again."""
-
-Doom = Callable[[str, int], None]
-
-_TOKEN = secrets.token_hex(4)
-"""Of this process: after a restart in a container a dead one had this very pid."""
-_numbers = itertools.count()
-
-
-def temporary_name(directory: str) -> str:
-    """Return a path in a directory that no other writer has. Any thread may call."""
-    return os.path.join(directory, f"{TEMPORARY_PREFIX}{os.getpid()}-{_TOKEN}-{next(_numbers)}")
-
-
-def replace_file(
-    path: StrPath,
-    raw: bytes,
-    fs: FileSystem,
-    durability: Durability = "none",
-    doom: Doom = lambda path, nbytes: None,
-) -> None:
-    """Give a small file another content, whole or not at all; raises OSError."""
-    temporary = temporary_name(os.path.dirname(path))
-    try:
-        fs.write(temporary, [raw], durability)
-        fs.publish(temporary, path)
-    except BaseException:
-        if not abandon(temporary, fs):
-            doom(temporary, len(raw) + SMALL_FILE_BYTES + ENTRY_BYTES)
-        raise
-
-
-def abandon(temporary: str, fs: FileSystem) -> bool:
-    """Delete a file under a temporary name; False when the disk does not. Raises nothing."""
-    try:
-        fs.remove(temporary)
-    except OSError:
-        # A disk mounted read-only also refuses to delete a missing file.
-        return not fs.exists(temporary)
-    return True
-
-
-def remove_temporaries(
-    directory: str, fs: FileSystem, is_useless: Callable[["os.DirEntry[str]"], bool]
-) -> None:
-    with contextlib.suppress(OSError):
-        for entry in list(fs.scan(directory)):
-            if entry.name.startswith(TEMPORARY_PREFIX) and is_useless(entry):
-                fs.remove(entry.path)
-
-
-def is_leftover(file: str, mtime_ns: int) -> bool:
-    pid, _, rest = file.removeprefix(TEMPORARY_PREFIX).partition("-")
-    if not pid.isdecimal() or time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:
-        return True
-    if int(pid) == os.getpid():
-        return not rest.startswith(f"{_TOKEN}-")
-    return not is_running(int(pid))
-
 
 MAX_DOCUMENT_BYTES = 1024 * 1024
 """Bytes that a reader takes into memory; a larger file is no document of ours."""
@@ -128,35 +59,6 @@ def read_document(path: StrPath, fs: FileSystem) -> dict[str, object]:
         return read_map(path, fs)
     except OSError:
         return {}
-
-
-def encode_document(document: Mapping[str, object]) -> bytes:
-    """Return a namespace document's file content, at most `MAX_DOCUMENT_BYTES` long. Fields are
-    whole as long as that fits. After that digests replace the largest of them, so that the short
-    ones, which tell the model, stay readable."""
-    shown = dict(document)
-    raw, left = _json(shown), list(shown)
-    while left and len(raw) >= MAX_DOCUMENT_BYTES:
-        left.sort(key=lambda name: len(_json(document[name])))
-        name = left.pop()
-        shown[name] = _digest(shown[name])
-        raw = _json(shown)
-    return raw + b"\n" if len(raw) < MAX_DOCUMENT_BYTES else b"{}\n"
-
-
-def has_fields(document: Mapping[str, object], fields: Mapping[str, object]) -> bool:
-    return all(
-        name in document and document[name] in (value, _digest(value))
-        for name, value in fields.items()
-    )
-
-
-def _digest(value: object) -> dict[str, object]:
-    return {"omitted": "too large", "sha256": hashlib.sha256(_json(value)).hexdigest()}
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, indent=2, sort_keys=True, default=str).encode()
 
 
 class SmallFile(NamedTuple):

@@ -15,12 +15,11 @@ import xxhash
 from kit.storage.signed import raw_header, signed_header, signed_planes, split_header
 from kit.units import KIB, MIB
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
+from omlx_cache_storage.cold.files import encode_document, has_fields
 from omlx_cache_storage.cold.page_reader import PageReader, read_header
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     MOST_BYTES,
-    encode_document,
-    has_fields,
     parse_budget,
     parse_reuse,
     read_document,

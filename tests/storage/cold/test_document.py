@@ -9,11 +9,8 @@ from kit.storage import Story, commit_to_disk, disk_usage, open_cold, open_store
 from kit.units import DAY, KIB
 from omlx_cache.control.cold_files import namespaces
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache_storage.cold.small_files import (
-    MAX_DOCUMENT_BYTES,
-    encode_document,
-    has_fields,
-)
+from omlx_cache_storage.cold.files import encode_document, has_fields
+from omlx_cache_storage.cold.small_files import MAX_DOCUMENT_BYTES
 
 SALT = {"model": "m" * 64, "salt": "text:1"}
 SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
