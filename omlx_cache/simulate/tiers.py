@@ -103,7 +103,7 @@ class _VirtualEvictor(Evictor):
     def catch_up(self, pages: Sequence[PageId], asked: set[PageId]) -> bool:
         return False
 
-    def places_of(self, page: StoredPage, described: int) -> int:
+    def places_of(self, writing: Writing) -> int:
         return 0
 
     def expel(self, pages: list[PageId]) -> list[PendingDeletion]:
@@ -121,7 +121,7 @@ class _VirtualPageWriter(PageWriter):
         result = self.decided(candidate, meta.held)
         if result is None:
             wanted = StoredPage(meta.namespace, name_of(meta), file_bytes(meta.nbytes))
-            writing = Writing(candidate, wanted, meta.parent, document, [], "", "", "")
+            writing = Writing(candidate, wanted, meta.parent, document, [], "", "", "", "")
             result = self._evictor.make(writing)
             if result is None:
                 self.take(writing, wanted.nbytes)

@@ -40,9 +40,9 @@ LOOKED_AHEAD = 1024
 class Writing:
     """A page in flight to the disk. Belongs to the thread that writes.
 
-    `wanted` is as large as its file may become. Bytes are `reserved` for the page under the name of
-    its temporary `file`, `described` of them for its namespace's document. The disk itself is
-    `short` of so many bytes (None: not asked yet).
+    `wanted` is as large as its file may become, in the directory `shard`. Bytes are `reserved` for
+    the page under the name of its temporary `file`, `described` of them for its namespace's
+    document. The disk itself is `short` of so many bytes (None: not asked yet).
     """
 
     candidate: Candidate
@@ -50,6 +50,7 @@ class Writing:
     parent: BlockKey
     document: Mapping[str, object]
     pieces: list[Buffer]
+    shard: str
     temporary: str
     file: str
     path: str
@@ -125,16 +126,14 @@ class Evictor(DirectoryPart):
         held = self._index.contents.nbytes + self._sharing.flights.nbytes
         return held + self._index.doomed.nbytes + self._files.counted.nbytes
 
-    def places_of(self, page: StoredPage, described: int) -> int:
-        return sum(self._files.places(page.namespace, page.shard, described).values())
+    def places_of(self, writing: Writing) -> int:
+        return sum(self._files.places(writing.shard, writing.described).values())
 
     def reserve(self, writing: Writing, page: StoredPage) -> None:
         """Count a page in place of its former reservation; the directory is held."""
         again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserved else ()
-        self._files.expect(page.namespace, page.shard, writing.described)
-        flight = Flight(
-            writing.file, os.path.dirname(writing.path), page.namespace, page.cost, page, own=True
-        )
+        self._files.expect(writing.shard, writing.described)
+        flight = Flight(writing.file, writing.shard, page.namespace, page.cost, page, own=True)
         with self._index.lock:
             self._sharing.flights.count(writing.file, flight)
             writing.reserved = flight.cost
@@ -145,7 +144,7 @@ class Evictor(DirectoryPart):
     def _reserve_part(self, writing: Writing) -> None:
         with self._index.lock:
             over = self.lacks(0)
-        free = writing.reserved - over - self.places_of(writing.wanted, writing.described)
+        free = writing.reserved - over - self.places_of(writing)
         if free > ENTRY_BYTES:
             self.reserve(
                 writing,
@@ -169,11 +168,7 @@ class Evictor(DirectoryPart):
         The directory is held, and the freed bytes are the caller's until it is released. Raises
         HeldEnough when another call must go on."""
         candidate = writing.candidate
-        nbytes = (
-            writing.wanted.cost
-            + self.places_of(writing.wanted, writing.described)
-            - writing.reserved
-        )
+        nbytes = writing.wanted.cost + self.places_of(writing) - writing.reserved
         # That it is enough is known from the second call on.
         most = sys.maxsize if writing.short is None else HOLD_FILES
         if writing.short is None:

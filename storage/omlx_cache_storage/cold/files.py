@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -100,28 +101,29 @@ class PageFiles:
         known = self.counted.get(os.path.join(self._root, namespace.hex(), NAMESPACE_FILE))
         return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
-    def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
-        for path, nbytes in self.places(namespace, shard, described).items():
+    def expect(self, shard: str, described: int) -> None:
+        for path, nbytes in self.places(shard, described).items():
             self.counted.count(path, Taken(nbytes))
 
-    def places(self, namespace: BlockKey, shard: str, described: int) -> dict[str, int]:
-        """Return what a page's directories and its namespace's files take that are not counted."""
-        # This runs for each written page of any process: `join` takes several times as long.
-        directory = f"{self._root}{os.sep}{namespace.hex()}"
-        shard = f"{directory}{os.sep}{shard}"
-        if shard in self.counted:
-            return {}
-        small = SMALL_FILE_BYTES + ENTRY_BYTES
-        places = {
-            shard: small,
-            directory: small,
-            os.path.join(directory, NAMESPACE_FILE): max(described, small),
-            # Earlier versions write it later, unasked.
-            os.path.join(directory, RATE_FILE): small,
-        }
-        return {path: nbytes for path, nbytes in places.items() if path not in self.counted}
+    def places(self, shard: str, described: int) -> dict[str, int]:
+        """Return what a shard's directory, the namespace's and its files take that are not
+        counted."""
+        places: dict[str, int] = {}
+        if shard not in self.counted:
+            directory, small = os.path.dirname(shard), SMALL_FILE_BYTES + ENTRY_BYTES
+            for path, nbytes in (
+                (shard, small),
+                (directory, small),
+                (os.path.join(directory, NAMESPACE_FILE), max(described, small)),
+                # Earlier versions write it later, unasked.
+                (os.path.join(directory, RATE_FILE), small),
+            ):
+                if path not in self.counted:
+                    places[path] = nbytes
+        return places
 
     def directory_of(self, page: StoredPage) -> str:
+        # This runs for each written page of any process: `join` takes several times as long.
         return f"{self._root}{os.sep}{page.namespace.hex()}{os.sep}{page.shard}"
 
     def left(self, namespace: BlockKey, shard: str) -> None:
@@ -187,11 +189,11 @@ class PageFiles:
             lambda file: is_leftover(file.name, file.stat(follow_symlinks=False).st_mtime_ns),
         )
         used = found.used - set(map(os.path.dirname, found.useless))
-        for digest, directory in namespace_directories(self.directory, self.fs):
+        for _digest, directory in namespace_directories(self.directory, self.fs):
             self._count_file(os.path.join(directory, NAMESPACE_FILE))
             shards = list(shard_directories(directory, self.fs))
             for shard in shards:
-                self.expect(digest, os.path.basename(shard), 0)
+                self.expect(shard, 0)
             emptied += self.tidy(shard for shard in shards if shard not in used)
             if not shards:
                 emptied += self.tidy_namespace(directory)
@@ -232,15 +234,18 @@ class PageFiles:
         shard = os.path.dirname(temporary)
         directory = os.path.dirname(shard)
         described = os.path.join(directory, NAMESPACE_FILE)
-        claim(self._root)
-        self._make_directory(directory)
+        for path in (directory, shard):
+            if self.fs.own_file(path, stat.S_ISDIR) is None:
+                if self.fs.make_directory(path):
+                    self.fs.sync_directory(os.path.dirname(path), self.durability)
+                else:
+                    claim(path, links=False)
         if not self.fs.exists(described):
             replace_file(described, encode_document(document), self.fs, self.durability, self._doom)
         elif described not in self._named:
             self._name(described, document.get("label"))
         self._named.add(described)
         self._count_file(described)
-        self._make_directory(shard)
         return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)
 
     def _name(self, described: str, name: object) -> None:
@@ -268,11 +273,6 @@ class PageFiles:
                 self._tagged = True
         return nbytes
 
-    def publish(self, temporary: str, path: str, time_ns: int) -> None:
-        self.fs.publish(temporary, path)
-        with contextlib.suppress(OSError):
-            self.fs.set_times(path, time_ns)
-
     def tidy(self, shards: Iterable[str]) -> list[Emptied]:
         """Remove empty shard directories, and then empty directories of their namespaces; return
         the removals for peer processes."""
@@ -298,15 +298,8 @@ class PageFiles:
 
     def _count_file(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._count(
-                path, max(physical_bytes(os.lstat(path), MAX_DOCUMENT_BYTES), SMALL_FILE_BYTES)
-            )
-
-    def _make_directory(self, path: str) -> None:
-        if self.fs.make_directory(path):
-            self.fs.sync_directory(os.path.dirname(path), self.durability)
-        else:
-            claim(path, links=False)
+            nbytes = max(physical_bytes(os.lstat(path), MAX_DOCUMENT_BYTES), SMALL_FILE_BYTES)
+            self.counted.count(path, Taken(nbytes + ENTRY_BYTES))
 
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
         self.counted.count(path, Taken(nbytes + ENTRY_BYTES))

@@ -60,36 +60,29 @@ class Opening(DirectoryPart):
         with self._index.lock:
             pages, self._index.unrecorded = self._index.unrecorded, set()
             files = list(filter(None, map(self._index.contents.get, pages)))
-            # Of what counts as used later than now others know that it is in use, again and again.
-            self._index.unrecorded.update(
-                f.id for f in files if f.stamp_ns > now and not f.pinned_ns
-            )
+            for file in files:
+                if file.stamp_ns > now and not file.pinned_ns:
+                    # Used later than now: others learn again and again that it is in use.
+                    self._index.unrecorded.add(file.id)
         demoted: dict[int, list[PageId]] = {}
         for file in files:
             path, time_ns = self._index.path(file.stored), min(file.stamp_ns, now)
             with contextlib.suppress(OSError):
+                info = self._fs.own_file(path)
                 if time_ns <= SUPERSEDED_NS:
                     demoted.setdefault(time_ns, []).append(file.id)
-                elif not self._may_record(path, time_ns, file.recorded_ns):
+                elif info is None or (
+                    # A peer process has used it later. A time of this process's own is taken back,
+                    # and so is a future one: a clock was ahead.
+                    time_ns <= info.st_mtime_ns <= now + AHEAD_NS
+                    and info.st_mtime_ns != file.recorded_ns
+                ):
                     continue
                 self._fs.set_times(path, time_ns)
                 file.recorded_ns = time_ns
         if demoted:
             with contextlib.suppress(OSError), self._sharing.changing():
                 self._sharing.tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
-
-    def _may_record(self, path: str, time_ns: int, own_ns: int) -> bool:
-        """True unless a peer process has used a page later. A time of this process's own is taken
-        back, and so is a future one: a clock was ahead."""
-        info = self._fs.own_file(path)
-        if info is None:
-            return False
-        known_ns = info.st_mtime_ns
-        return (
-            known_ns < time_ns
-            or known_ns == own_ns
-            or known_ns > self._index.clock.now() + AHEAD_NS
-        )
 
     def load(self) -> None:
         """Index the directory if it is not the one that was indexed; raises OSError."""

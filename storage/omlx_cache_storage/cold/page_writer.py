@@ -82,13 +82,15 @@ class PageWriter(DirectoryPart):
             return "rationed"
         wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
         path = self._index.path(wanted)
-        temporary = temporary_name(os.path.dirname(path))
+        shard = os.path.dirname(path)
+        temporary = temporary_name(shard)
         writing = Writing(
             candidate,
             wanted,
             meta.parent,
             document,
             pieces,
+            shard,
             temporary,
             os.path.basename(temporary),
             path,
@@ -197,9 +199,7 @@ class PageWriter(DirectoryPart):
             # First of all: of a writer that is killed others must know what to look for.
             self._evictor.reserve(writing, wanted)
             writing.opened = self._files.stage(
-                writing.temporary,
-                sum(memoryview(piece).nbytes for piece in writing.pieces),
-                writing.document,
+                writing.temporary, wanted.nbytes - FILE_SLACK_BYTES, writing.document
             )
         return refusal
 
@@ -210,7 +210,7 @@ class PageWriter(DirectoryPart):
         try:
             if writing.opened.fd < 0 or abandon(writing.temporary, self._files.fs):
                 with contextlib.suppress(OSError), self._sharing.changing():
-                    self._sharing.tidy([os.path.dirname(writing.path)])
+                    self._sharing.tidy([writing.shard])
                     self._sharing.flights.end(writing.file)
                     self._sharing.tell(Cancelled(writing.file))
                     return
@@ -231,10 +231,12 @@ class PageWriter(DirectoryPart):
                 if is_there:
                     self._give_back(writing)
                     return "present"
-                self._files.publish(writing.temporary, writing.path, writing.candidate.stamp_ns)
+                self._fs.publish(writing.temporary, writing.path)
+                with contextlib.suppress(OSError):
+                    self._fs.set_times(writing.path, writing.candidate.stamp_ns)
                 self.take(writing, nbytes)
                 writing.reserved = 0
-            self._fs.sync_directory(os.path.dirname(writing.path), self._files.durability)
+            self._fs.sync_directory(writing.shard, self._files.durability)
             if self._sharing.untold:
                 # The directory was made anew meanwhile. If this process ended now, no other would
                 # find the page, though `flush` has reported it durable.

@@ -201,11 +201,11 @@ class Sharing:
     def _apply(self, change: Change) -> None:
         match change:
             case Reserved(temporary, page, described):
-                self._files.expect(page.namespace, page.shard, described)
                 directory = self._files.directory_of(page)
+                self._files.expect(directory, described)
                 self._see(Flight(temporary, directory, page.namespace, page.cost, page))
             case Added(temporary, page, stamp_ns, described):
-                self._files.expect(page.namespace, page.shard, described)
+                self._files.expect(self._files.directory_of(page), described)
                 self._index.take_in(page, stamp_ns)
                 self.flights.end(temporary)
             case Cancelled(temporary):
