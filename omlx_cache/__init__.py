@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from omlx_cache.adapters import Adapter, UnsupportedCache, register_adapter
     from omlx_cache.begun import Begun
     from omlx_cache.codecs.policy import CodecPolicy
-    from omlx_cache.commit.admission import CommitResult
-    from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
+    from omlx_cache.commit.committer import CommitResult, SnapshotPolicy, StridePolicy
     from omlx_cache.prefix import Lookup, PageLocation, Pin, PrefixCache
     from omlx_cache.preparation import Preparation
     from omlx_cache.requests.explanation import Explanation
@@ -54,7 +53,7 @@ _MODULES = {
     "BlockStore": "omlx_cache.store",
     "CacheSettings": "omlx_cache.settings",
     "CodecPolicy": "omlx_cache.codecs.policy",
-    "CommitResult": "omlx_cache.commit.admission",
+    "CommitResult": "omlx_cache.commit.committer",
     "ConfigError": "omlx_cache.settings",
     "Explanation": "omlx_cache.requests.explanation",
     "Lookup": "omlx_cache.prefix",
@@ -64,9 +63,9 @@ _MODULES = {
     "PrefixCache": "omlx_cache.prefix",
     "Preparation": "omlx_cache.preparation",
     "Session": "omlx_cache.session",
-    "SnapshotPolicy": "omlx_cache.commit.points",
+    "SnapshotPolicy": "omlx_cache.commit.committer",
     "Stats": "omlx_cache_storage.stats",
-    "StridePolicy": "omlx_cache.commit.points",
+    "StridePolicy": "omlx_cache.commit.committer",
     "UnsupportedCache": "omlx_cache.adapters",
     "register_adapter": "omlx_cache.adapters",
 }

@@ -9,7 +9,7 @@ from typing import NamedTuple, Unpack
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, flat_tokens
-from omlx_cache.commit.points import needed
+from omlx_cache.commit.committer import needed
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.explanation import Explanation

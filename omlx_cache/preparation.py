@@ -10,9 +10,8 @@ from typing import Any
 from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import feed
 from omlx_cache.begun import flat_tokens
-from omlx_cache.commit.admission import Staging
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.progress import LiveExtent
+from omlx_cache.commit.live import LiveExtent, Staging
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.scope import MOST_TOKENS, Scope

@@ -17,11 +17,9 @@ from omlx_cache.adapters.registry import extracted
 from omlx_cache.arrays.mlxio import architecture, check_packing
 from omlx_cache.codecs.identity import CODEC_NAMES, check_codec_name
 from omlx_cache.codecs.policy import CodecPolicy
-from omlx_cache.commit.admission import Admission, CommitResult, Staging
-from omlx_cache.commit.budgets import Budgets
-from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
-from omlx_cache.commit.progress import LiveExtent, extent_of
+from omlx_cache.commit.admission import Admission, Budgets
+from omlx_cache.commit.committer import CommitResult, Committer, SnapshotPolicy, StridePolicy
+from omlx_cache.commit.live import LiveExtent, Staging, extent_of
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model, shares_weights
 from omlx_cache.identity.namespace import NOWHERE, Namespace, make_namespace, named, salt_digest
 from omlx_cache.mlx_lm_versions import cache_maker, quantized

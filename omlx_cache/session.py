@@ -8,7 +8,6 @@ import weakref
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from operator import index
@@ -18,9 +17,8 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import STATE, UnsupportedCache
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, kinds_of, listed
-from omlx_cache.commit.admission import CommitResult, Staging
-from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of
+from omlx_cache.commit.committer import CommitResult, Committer
+from omlx_cache.commit.live import LiveExtent, LiveProgress, Staging, extent_of
 from omlx_cache.flights import PromptFlight
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
@@ -463,7 +461,7 @@ class Session(AbstractContextManager["Session"]):
                 ),
             )
         if self._unknown:
-            result = replace(result, skipped={**result.skipped, reasons.BAD_TOKENS: 1})
+            result = result._replace(skipped={**result.skipped, reasons.BAD_TOKENS: 1})
         return result
 
     def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:

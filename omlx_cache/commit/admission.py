@@ -1,11 +1,10 @@
-"""How a sequence's pages get into the tiers: room first, then the page; and how much an open
-session stages beside the live cache."""
+"""How a sequence's pages get into the tiers: room first, then the page; and the budget that is too
+small for a model's pages."""
 
-import threading
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -13,82 +12,161 @@ from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.policy import CodecPolicy
-from omlx_cache.commit.budgets import Budgets
+from omlx_cache.commit.live import Staging
 from omlx_cache.pages.cut import Cutter, PageCut
 from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
+from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.calls import deferred
 from omlx_cache_storage.eviction.order import Ended, Priority
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.measures import Counters
 from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta
 from omlx_cache_storage.tiers import Besides, Tiers
 
+_log = logging.getLogger(__name__)
+
 WRITER_STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""
+FILE_BYTES = 16 * 1024 + 2 * (4096 + 256)
+"""Bytes that a page's file takes beside its payload: header, last block, name, and a shard of its
+own, as most of the first pages have."""
+DIRECTORY_BYTES = 128 * 1024
+"""Bytes that the directories and the ledger take; the tier reserves them for directories that a
+write may make. In a large directory the ledger takes a `LEDGER_SHARE`."""
+LEDGER_SHARE = 1000
+_UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """What a commit handed to the tiers: `pages` new ones of `nbytes` together.
-
-    `tokens` is the position up to which the sequence was considered; `skipped` counts pages that
-    were not stored, by reason. `promoted_pages` is 0: a restore takes pages of the disk into
-    memory, a commit none.
-    """
+class Fit(NamedTuple):
+    """How many tokens of a sequence stay restorable, and the setting that says so; `in_memory` of
+    them for as long as nothing else wants the memory."""
 
     tokens: int
-    pages: int
-    nbytes: int
-    promoted_pages: int
-    skipped: Mapping[str, int]
-
-    @classmethod
-    def none(cls, reason: str) -> "CommitResult":
-        return cls(0, 0, 0, 0, {reason: 1})
+    setting: str
+    in_memory: int
 
 
-class Staging:
-    """A session's part of the budget for what cannot be cut later, as the live cache moves on:
-    pages without room, and window tokens.
+class Budgets:
+    """Learns a model's page size from its commits, and logs once each budget that is too small for
+    a page, or for a sequence that came.
 
-    `release` gives all of it back, also what an error left behind; from any thread, but no
-    finalizer, which hands it to `Counters.defer`. `_lock` guards `_closed` and `_sizes`, of what is
-    staged.
+    Mutable by the model's thread: `_block_bytes` (of the pages that every token needs),
+    `_point_bytes` (of a restore point's other pages, by group), and `told`, which budgets share:
+    the settings that were logged, each with the model. Others may read `fit`.
     """
 
-    def __init__(self, counters: Counters, limit_bytes: int) -> None:
-        self._counters = counters
-        self._limit = limit_bytes
-        self._lock = threading.Lock()
-        self._closed = False
-        self._sizes: list[int] = []
+    def __init__(
+        self,
+        settings: CacheSettings,
+        label: str,
+        told: set[tuple[str, str]],
+        tiers: Tiers,
+    ) -> None:
+        self._settings = settings
+        self._label = label
+        self._told = told
+        self._tiers = tiers
+        self._block = settings.block_size
+        self._memory = settings.hot_bytes or settings.queue_bytes
+        self._memory_name = "hot_bytes" if settings.hot_bytes else "queue_bytes"
+        self._is_derived = settings.is_derived("cold_bytes")
+        self._is_empty = bool(settings.empty_budgets())
+        self._block_bytes = 0
+        self._point_bytes: dict[str, int] = {}
 
-    def reserve(self, nbytes: int) -> bool:
-        """Reserve bytes before they are made; False when the budget is spent, and after
-        `release`."""
-        if not self._counters.take_snapshot(nbytes, self._limit):
-            return False
-        with self._lock:
-            if not self._closed:
-                self._sizes.append(nbytes)
-                return True
-        self._counters.drop_snapshot(nbytes)
-        return False
+    def page(self, group: str, tokens: int, nbytes: int) -> None:
+        if group == PAGED and tokens == self._block:
+            self._block_bytes = nbytes
+        elif group != PAGED:
+            self._point_bytes[group] = max(nbytes, self._point_bytes.get(group, 0))
+        # A page larger than the queue has it for itself.
+        if nbytes > self._memory:
+            what = f"{tokens} tokens" if tokens else "recurrent state"
+            self._tell(
+                self._memory_name,
+                f"{self._memory_name} ({format_size(self._memory)}) is smaller than one page of "
+                f"{self._label} ({format_size(nbytes)} for {what}): none is kept; "
+                f"{self._memory_name}={enough(16 * nbytes)} would hold some",
+            )
 
-    def give_back(self, nbytes: int) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._sizes.remove(nbytes)
-        self._counters.drop_snapshot(nbytes)
+    @property
+    def _cold(self) -> int:
+        """How far the directory may fill up before this process stops writing."""
+        tier, own = self._tiers.cold, self._settings.cold_bytes
+        if tier is None:
+            return own
+        # Other processes and people change the directory's budget; a limit that follows from the
+        # free space yields to it.
+        return tier.limit_bytes if self._is_derived else min(tier.limit_bytes, own)
 
-    def release(self) -> None:
-        with self._lock:
-            self._closed = True
-            sizes, self._sizes = self._sizes, []
-        for nbytes in sizes:
-            self._counters.drop_snapshot(nbytes)
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of a token in the pages that every token needs; 0 before one was seen."""
+        return self._block_bytes // self._block
+
+    def fit(self) -> Fit | None:
+        """Return how much of the longest sequence can be kept; None before a block was seen."""
+        if not self._block_bytes:
+            return None
+        here = self._settings.hot_bytes // self._block_bytes * self._block
+        if self._settings.hot_cache_only or self._block_bytes > self._memory:
+            return Fit(self._memory // self._block_bytes * self._block, self._memory_name, here)
+        blocks = max(0, self._cold - DIRECTORY_BYTES) // (self._block_bytes + FILE_BYTES)
+        return Fit(blocks * self._block, "cold_bytes", here)
+
+    def sequence(self, tokens: int, *, lost: bool = False) -> None:
+        """Note a sequence that was handed over in full; `lost`: some of it found no room."""
+        fit, own = self.fit(), self._settings
+        if fit is None or self._is_empty:
+            # The store said so when it opened, and for a disk without room no size would help.
+            return
+        name, size = fit.setting, self._memory if own.hot_cache_only else self._cold
+        if tokens // self._block * self._block > fit.tokens:
+            known = (
+                f"holds about {fit.tokens} tokens of {self._label} "
+                f"({format_size(self._block_bytes)} for {self._block})"
+            )
+        elif lost and self._needed(tokens) > size:
+            known = f"is too small for windows and states of {self._label} beside its blocks"
+        else:
+            return
+        needed = enough(self._needed(tokens))
+        called, helps = name, f"{name}={needed}"
+        if name == "cold_bytes":
+            helps = f"{needed}: `omlx-cache doctor` says what budget holds all"
+            if size != own.cold_bytes:
+                # The directory's budget counts, not this process's own setting.
+                called = "the directory's budget"
+        self._tell(
+            name,
+            f"{called} ({format_size(size)}) {known}: of a sequence of {tokens} tokens "
+            f"the end is not kept; it needs {helps}",
+        )
+
+    def _needed(self, tokens: int) -> int:
+        in_memory = self._settings.hot_cache_only
+        overhead = 0 if in_memory else FILE_BYTES
+        blocks = -(-tokens // self._block)
+        # One each stride, a few around the end; a window may lie in two pages for each.
+        points = 2 * (tokens // self._settings.snapshot_stride + 4)
+        at_each = sum(nbytes + overhead for nbytes in self._point_bytes.values())
+        size = blocks * (self._block_bytes + overhead) + points * at_each
+        return size if in_memory else size + size // LEDGER_SHARE + DIRECTORY_BYTES
+
+    def _tell(self, setting: str, text: str) -> None:
+        if (self._label, setting) not in self._told:
+            self._told.add((self._label, setting))
+            _log.warning(text)
+
+
+def enough(nbytes: int) -> str:
+    """Return a size of at least so many bytes, short, as a setting takes it: `2.1GiB`."""
+    unit, name = next(
+        ((2**power, name) for power, name in _UNITS if nbytes >= 2**power), (1024, "KiB")
+    )
+    tenths = -(-10 * nbytes // unit)
+    return f"{tenths / 10:g}{name}" if tenths < 100 else f"{-(-tenths // 10)}{name}"
 
 
 class Planned(NamedTuple):
@@ -134,7 +212,7 @@ class Admission:
         self.chain = chain
         # None: every page stays as it is.
         self._policy = None if policy.name == "dense" else policy
-        self._budgets = budgets
+        self.budgets = budgets
         self.prepared = prepared is not None
         self._deletions = prepared
         self._priority = priority
@@ -150,8 +228,7 @@ class Admission:
         self.finishing = False
         self.skipped: Counter[str] = Counter()
         self.lack = reasons.NO_ROOM
-        self._pages = 0
-        self._nbytes = 0
+        self.pages = self.nbytes = 0
 
     def owns(self, page: PageId, held: int = 0) -> bool:
         """True when a tier of this machine has a page with at least `held` tokens, which need not
@@ -185,7 +262,7 @@ class Admission:
         policy = self._policy if meta.held else None
         codecs = codecs_for(meta, policy) if policy and policy.encodes(len(self.chain)) else {}
         nbytes = encoded_nbytes(meta, codecs) if codecs else meta.nbytes
-        self._budgets.page(meta.group, meta.held, nbytes)
+        self.budgets.page(meta.group, meta.held, nbytes)
         most = run_bytes() if codecs or not on_host() else 0
         stored, wanted = 0, len(run)
         while wanted > 1:
@@ -226,27 +303,26 @@ class Admission:
     def _add_one(
         self, nbytes: int, meta: PageMeta, make: Callable[[], Sequence[Page]], stage: bool
     ) -> bool:
-        """Make and store a page of `nbytes`, or of more when it turns out so; False without room,
-        and outside of staging."""
-        page, size = None, nbytes
-        while room := self._admit(size, meta.position):
-            with room:
-                page = make()[0] if page is None else page
-                if page.meta.nbytes == size:
-                    self._put(page, room)
-                    return True
-                size = page.meta.nbytes
-        if page is None and stage and not self.finishing and self.staging.reserve(nbytes):
+        """Make and store a page of `nbytes`, or of more when it turns out so; False without room in
+        memory or staging."""
+        with self._admit(nbytes, meta.position) as room:
+            is_staged = stage and not (room or self.finishing) and self.staging.reserve(nbytes)
+            if not room and not is_staged:
+                if stage and self.finishing:
+                    self.give_up([meta.id])
+                elif stage:
+                    self.skipped[reasons.SNAPSHOT_BUDGET] += 1
+                return False
             page = make()[0]
             if page.meta.nbytes == nbytes:
-                self._staged.append(page)
+                if room:
+                    self._put(page, room)
+                else:
+                    self._staged.append(page)
                 return True
-            self.staging.give_back(nbytes)
-        if stage and self.finishing:
-            self.give_up([meta.id])
-        elif stage:
-            self.skipped[reasons.SNAPSHOT_BUDGET] += 1
-        return False
+            if is_staged:
+                self.staging.give_back(nbytes)
+        return self.add_made(page, stage=stage)
 
     def take_staged(self) -> list[Page]:
         pages, self._staged = sorted(self._staged, key=lambda page: page.meta.position), []
@@ -254,10 +330,10 @@ class Admission:
             self.staging.give_back(page.meta.nbytes)
         return pages
 
-    def add_made(self, page: Page) -> None:
-        """Store a page that waited in staging; without room it goes back there, or is dropped and
-        counted at the end."""
-        self._add_one(page.meta.nbytes, page.meta, lambda: [page], stage=True)
+    def add_made(self, page: Page, *, stage: bool = True) -> bool:
+        """Store a page that was made, as one that waited in staging: without room it goes back
+        there, or is dropped and counted at the end."""
+        return self._add_one(page.meta.nbytes, page.meta, lambda: [page], stage)
 
     def give_up(self, pages: Sequence[PageId]) -> None:
         self.skipped[self.lack] += len(pages)
@@ -283,37 +359,29 @@ class Admission:
             used=False,
         )
 
-    def result(self, end: int) -> CommitResult:
-        """Return what was stored of a sequence of `end` tokens, which the budgets learn."""
-        self._budgets.sequence(end, lost=self.skipped[reasons.NO_ROOM] > 0)
-        # A plus leaves out what was counted as none.
-        return CommitResult(end, self._pages, self._nbytes, 0, dict(+self.skipped))
-
     def _admit(self, nbytes: int, position: int) -> Reservation:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
-        admit = partial(
-            self._store.admit,
-            nbytes,
-            self._own,
-            position=position,
-            priority=self._priority,
-            prepared=self.prepared,
-        )
+        queue = True
         while True:
             deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
-            room = admit()
-            if room or room.refused or not self.finishing or self.prepared:
+            room = self._store.admit(
+                nbytes,
+                self._own,
+                queue=queue,
+                position=position,
+                priority=self._priority,
+                prepared=self.prepared,
+            )
+            if room or room.refused or not (queue and self.finishing) or self.prepared:
                 break
             began = time.monotonic()
             left = min(WRITER_STALL_SECONDS, self._deadline - began)
-            if left <= 0 or not self._store.wait_for_writer(left, ended):
-                if time.monotonic() - began >= left:
-                    # A disk that hangs is waited for once, not again for each page.
-                    self._deadline = 0.0
-                room = admit(queue=False)
-                break
+            queue = left > 0 and self._store.wait_for_writer(left, ended)
+            if not queue and time.monotonic() - began >= left:
+                # A disk that hangs is waited for once, not again for each page.
+                self._deadline = 0.0
         self.lack = reasons.REFUSED if room.refused else reasons.NO_ROOM
         return room
 
@@ -323,8 +391,8 @@ class Admission:
             page, room, self._stamp, began_ns=self._began_ns, prepared=self._deletions
         ):
             self.new.add(page.meta.id)
-            self._pages += 1
-            self._nbytes += page.meta.nbytes
+            self.pages += 1
+            self.nbytes += page.meta.nbytes
 
 
 def _made(cutter: Cutter, run: Sequence[Planned], codecs: Mapping[str, Codec]) -> Sequence[Page]:

@@ -8,23 +8,79 @@ counted.
 
 from bisect import bisect
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
+from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec, TokenRange
-from omlx_cache.commit.admission import Admission, CommitResult, Planned
-from omlx_cache.commit.points import WindowTrail, needed, superseded, window_start
-from omlx_cache.commit.progress import LiveExtent
+from omlx_cache.commit.admission import Admission, Planned
+from omlx_cache.commit.live import LiveExtent, WindowTrail
 from omlx_cache.pages.cut import Cutter, PageCut, Source, read_source
 from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.pending import fallbacks
+from omlx_cache_storage.calls import is_whole
 from omlx_cache_storage.eviction.order import Ended
-from omlx_cache_storage.page import PageId, PageMeta
+from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache_storage.page import PageId, PageMeta, Tail
 from omlx_cache_storage.tiers import Tiers
 
 RUN_PAGES = 64
 """How many pages are planned before the first of them is stored."""
+
+
+class CommitResult(NamedTuple):
+    """What a commit handed to the tiers: `pages` new ones of `nbytes` together.
+
+    `tokens` is the position up to which the sequence was considered; `skipped` counts pages that
+    were not stored, by reason. `promoted_pages` is 0: a restore takes pages of the disk into
+    memory, a commit none.
+    """
+
+    tokens: int
+    pages: int
+    nbytes: int
+    promoted_pages: int
+    skipped: Mapping[str, int]
+
+    @classmethod
+    def none(cls, reason: str) -> "CommitResult":
+        return cls(0, 0, 0, 0, {reason: 1})
+
+
+class SnapshotPolicy(Protocol):
+    """Decides before a prefill; knows nothing of tiers. A stateless object."""
+
+    def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
+        """Return ascending positions in (start, stop] to capture while [start, stop) is prefilled.
+
+        `stop` is the prompt's length; `branch` is a boundary where a lookup found known blocks
+        without a snapshot.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StridePolicy:
+    """Every `stride` tokens, the last boundary, the branch point, and one token before the end.
+
+    The N-1 position lets an exact repeat restore all but the token that must be computed. The
+    branch point is kept because a second prompt reached it (after Marconi, arXiv 2411.19379).
+    """
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.stride) or self.stride < 1:
+            raise TypeError(f"stride must be an integer of at least 1, got {self.stride!r}")
+
+    def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
+        step = max(1, -(-self.stride // block_size)) * block_size
+        last = (stop - 1) // block_size * block_size
+        wanted = {*range(step, stop, step), last, stop - 1, branch or 0}
+        return sorted(position for position in wanted if start < position < stop)
 
 
 class Committer:
@@ -51,7 +107,6 @@ class Committer:
         self._admission = admission
         chain = self.chain = admission.chain
         self._groups = groups
-        self._has_blocks = PAGED in groups
         self._prompt_length = prompt_length
         self._start = start
         self.stops: list[int] = []
@@ -106,7 +161,7 @@ class Committer:
         if not extent.exact or (end != len(self.chain) and not is_early):
             self._admission.skipped[reasons.POSITION] += 1
         if end == 0:
-            return self._admission.result(0)
+            return self._result(0)
         self._admission.finish(
             needed(self.chain, layout.groups, end),
             partial(fallbacks, self.chain, layout.groups, limit=end),
@@ -134,7 +189,13 @@ class Committer:
         if not self._admission.prepared:
             # The pages that replace them are stored.
             self._store.demote(superseded(self.chain, end, self._store.tails_of))
-        return self._admission.result(end)
+        return self._result(end)
+
+    def _result(self, end: int) -> CommitResult:
+        stored = self._admission
+        stored.budgets.sequence(end, lost=stored.skipped[reasons.NO_ROOM] > 0)
+        # A plus leaves out what was counted as none.
+        return CommitResult(end, stored.pages, stored.nbytes, 0, dict(+stored.skipped))
 
     def store_blocks(self, live: Layout | Source, end: int) -> bool:
         """Store the pages that wait in staging, and the complete blocks up to `end`; False when one
@@ -150,7 +211,7 @@ class Committer:
     def _store_paged(self, live: Layout | Source, ends: Sequence[int]) -> int:
         """Store the paged pages that end there, as far as the tiers lack them; return the boundary
         before the first without room."""
-        lacking = self._admission.lacking(ends) if self._has_blocks else {}
+        lacking = self._admission.lacking(ends) if PAGED in self._groups else {}
         if not lacking:
             return ends[-1]
         source = read_source(live.groups[PAGED]) if isinstance(live, Layout) else live
@@ -195,11 +256,20 @@ class Committer:
         if group.kind == "window":
             is_there = extent.overwritten <= group.window
             return is_there and self._store_window(layout, group, stop, exact)
-        return exact and not extent.overwritten and self._store_state(layout, group, stop)
+        if not exact or extent.overwritten:
+            return False
+        if not self._admission.owns(PageId(self.chain.key(stop), group.name)):
+            source = read_source(layout.groups[group])
+            cutter = Cutter([source])
+            cut = cutter.whole()
+            if cut.tensors:
+                planned = self._planned(group, stop, 0, cut, source)
+                self._admission.add(cutter, [planned], stage=True)
+        return True
 
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
         live = read_source(layout.groups[group])
-        cutter = Cutter([*self._trail.sources(group), live])
+        cutter = Cutter([*self._trail.segments[group].values(), live])
         phase = live.extra if exact else ""
         first = group.needs(stop)[-1].start
         for end in reversed(group.page_ends(stop, self.chain.block_size)):
@@ -207,29 +277,13 @@ class Committer:
             start = cutter.earliest(block)
             if self._admission.owns(PageId(self.chain.key(end), group.name), end - start):
                 continue
-            wanted = TokenRange(0 if end == group.keep else max(block.start, first), end)
-            if start > wanted.start and len(wanted) > 0:
+            if start > (0 if end == group.keep else max(block.start, first)):
                 return False
-            if start == end:
-                continue
-            span = TokenRange(start, end)
-            cut = cutter.tokens(span)
-            if cut is None:
-                return False
-            extra = phase if end == stop else self._trail.phase(group, end)
-            planned = self._planned(group, end, len(span), cut, live._replace(extra=extra))
-            self._admission.add(cutter, [planned], stage=True)
-        return True
-
-    def _store_state(self, layout: Layout, group: GroupSpec, stop: int) -> bool:
-        if self._admission.owns(PageId(self.chain.key(stop), group.name)):
-            return True
-        source = read_source(layout.groups[group])
-        cutter = Cutter([source])
-        cut = cutter.whole()
-        if cut.tensors:
-            planned = self._planned(group, stop, 0, cut, source)
-            self._admission.add(cutter, [planned], stage=True)
+            cut = cutter.tokens(TokenRange(start, end)) if start < end else None
+            if cut is not None:
+                extra = phase if end == stop else self._trail.phases[group].get(end, "")
+                planned = self._planned(group, end, end - start, cut, live._replace(extra=extra))
+                self._admission.add(cutter, [planned], stage=True)
         return True
 
     def _planned(
@@ -248,3 +302,33 @@ class Committer:
             extra=source.extra,
         )
         return Planned(meta, cut)
+
+
+def window_start(chain: KeyChain, group: GroupSpec, end: int) -> int:
+    """Return the first token of a window page: of its block only what a restore to the page's end,
+    or one token before it, can need."""
+    first = end - (group.window - group.keep) - 1
+    block = 0 if end == group.keep else chain.block_start(end)
+    return block if first <= group.keep else max(block, first)
+
+
+def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageId]:
+    """Return the pages that a restore to `end` uses, root first."""
+    ends: list[tuple[int, str]] = []
+    for group in groups:
+        ends += zip(group.page_ends(end, chain.block_size), repeat(group.name))
+    return [PageId(chain.key(at), name) for at, name in sorted(ends)]
+
+
+def superseded(
+    chain: KeyChain, end: int, tails_of: Callable[[list[BlockKey]], set[Tail]]
+) -> Iterator[PageId]:
+    """Yield paged tails of this chain whose block is complete now, except the tails of restore
+    points: windows and snapshots are restored only where they were taken."""
+    blocks = end // chain.block_size
+    paged, points = set[int](), set[int]()
+    for position, group in tails_of(chain.boundaries(0, blocks - 1)) if blocks else ():
+        (paged if group == PAGED.name else points).add(position)
+    for position in sorted(paged - points):
+        if position < blocks * chain.block_size and position % chain.block_size:
+            yield PageId(chain.key(position), PAGED.name)

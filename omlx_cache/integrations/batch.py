@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omlx_cache.begun import Begun, listed
-from omlx_cache.commit.admission import CommitResult
+from omlx_cache.commit.committer import CommitResult
 from omlx_cache.integrations.host_server import HostServer, names_of
 from omlx_cache.integrations.rows import (
     BatchTimer,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from omlx_cache import reasons
-from omlx_cache.commit.admission import CommitResult
+from omlx_cache.commit.committer import CommitResult
 from omlx_cache.flights import PromptFlight
 from omlx_cache.mlx_lm_versions import is_cache
 from omlx_cache.preparation import Preparation

@@ -14,7 +14,7 @@ from kit.drive import random_tokens, request, settings
 from kit.examples import some
 from kit.storage import files_in, set_budget
 from omlx_cache import BlockStore, CacheSettings, PrefixCache, reasons
-from omlx_cache.commit.admission import CommitResult
+from omlx_cache.commit.committer import CommitResult
 from omlx_cache.settings import DiskSpace
 from omlx_cache.settings.machine import probe
 from omlx_cache.settings.sizes import parse_size

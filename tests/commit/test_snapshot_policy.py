@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache.commit.points import StridePolicy
+from omlx_cache.commit.committer import StridePolicy
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlx_cache.adapters.base import STATE, GroupSpec
-from omlx_cache.commit.points import StridePolicy
+from omlx_cache.commit.committer import StridePolicy
 from omlx_cache.settings import CacheSettings
 from omlx_cache.tools.size_trace import trace
 

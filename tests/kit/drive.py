@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache import CacheSettings, PrefixCache
-from omlx_cache.commit.admission import CommitResult
+from omlx_cache.commit.committer import CommitResult
 from omlx_cache.session import Session
 
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from omlx_cache.adapters.registry import extracted
-from omlx_cache.commit.admission import Staging
-from omlx_cache.commit.progress import LiveExtent, extent_of
+from omlx_cache.commit.live import LiveExtent, Staging, extent_of
 from omlx_cache.integrations.rows import BatchRow, paged_source, row_of
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.scope import Scope

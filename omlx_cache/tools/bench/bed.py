@@ -10,7 +10,7 @@ import numpy as np
 from omlx_cache.arrays.mlxio import Array, evaluate
 from omlx_cache.begun import Begun
 from omlx_cache.codecs.policy import CodecPolicy
-from omlx_cache.commit.admission import CommitResult
+from omlx_cache.commit.committer import CommitResult
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.store import BlockStore

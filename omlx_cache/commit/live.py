@@ -1,15 +1,21 @@
-"""How much of a recorded token sequence the live cache is known to hold.
+"""What is known and kept of a live cache: how much of a recorded token sequence it holds, and what
+its windows are about to lose.
 
 Tokens are recorded by one call and fed to the model by another, in either order, and a cache can be
 trimmed behind our back. Pages are keyed by the recorded tokens: one that was never fed would put
 the next one's keys and values under a wrong key.
 """
 
-from collections import deque
+import sys
+import threading
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.adapters.base import GroupSpec, TokenRange, UnsupportedCache
+from omlx_cache.pages.cut import Cutter, Source, read_source
 from omlx_cache.pages.layout import Layout, Leaf
+from omlx_cache_storage.measures import Counters
 
 
 class LiveExtent(NamedTuple):
@@ -76,9 +82,8 @@ class LiveProgress:
         """Note that one more token was recorded, with a look at one layer only; False, and nothing
         noted, where `recorded` has to look closer. Its state is right whatever exception ends
         it."""
-        if self._lead is None:
-            return False
-        live = self._lead.adapter.position(self._lead.cache)
+        lead = self._lead
+        live = None if lead is None else lead.adapter.position(lead.cache)
         if live is None or live < self._highest:
             return False
         if live == recorded:
@@ -101,9 +106,7 @@ class LiveProgress:
     def agreed(self) -> LiveExtent | None:
         """Return the extent that is beyond doubt, None when the recorded tokens and the live cache
         did not agree the last time."""
-        if self._doubtful is not None:
-            return None
-        return LiveExtent(self._agreed, True, self._rewound)
+        return None if self._doubtful is not None else LiveExtent(self._agreed, True, self._rewound)
 
     def extent(self, recorded: int) -> LiveExtent:
         live = self._look(recorded)
@@ -159,3 +162,88 @@ class LiveProgress:
         leaves = self._layout.leaves
         arrays = leaves[0].adapter.arrays(leaves[0].cache) if leaves else {}
         return next(iter(arrays.values()), None)
+
+
+class Staging:
+    """A session's part of the budget for what cannot be cut later, as the live cache moves on:
+    pages without room, and window tokens.
+
+    `release` gives all of it back, also what an error left behind; from any thread, but no
+    finalizer, which hands it to `Counters.defer`. `_lock` guards `_closed` and `_sizes`, of what is
+    staged.
+    """
+
+    def __init__(self, counters: Counters, limit_bytes: int) -> None:
+        self._counters = counters
+        self._limit = limit_bytes
+        self._lock = threading.Lock()
+        self._closed = False
+        self._sizes: list[int] = []
+
+    def reserve(self, nbytes: int) -> bool:
+        """Reserve bytes before they are made; False when the budget is spent, and after
+        `release`."""
+        if not self._counters.take_snapshot(nbytes, self._limit):
+            return False
+        with self._lock:
+            if not self._closed:
+                self._sizes.append(nbytes)
+                return True
+        self._counters.drop_snapshot(nbytes)
+        return False
+
+    def give_back(self, nbytes: int) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._sizes.remove(nbytes)
+        self._counters.drop_snapshot(nbytes)
+
+    def release(self) -> None:
+        with self._lock:
+            self._closed = True
+            sizes, self._sizes = self._sizes, []
+        for nbytes in sizes:
+            self._counters.drop_snapshot(nbytes)
+
+
+class WindowTrail:
+    """Copies each window's tokens once, in small segments, and keeps those of the last window, and
+    the order that its rings had.
+
+    After a single-token step a ring holds exactly its window. A restore to one token before the
+    end, as of an exact repeat, needs one token more. Mutable by the model's thread: `_reached`, and
+    by group `segments` (copies by the position before which their last token is, the oldest first)
+    and `phases` (the rings' order by position, as a page carries it).
+    """
+
+    def __init__(self, groups: Sequence[GroupSpec], staging: Staging, start: int) -> None:
+        self.groups = [group for group in groups if group.kind == "window"]
+        self._staging = staging
+        self._reached = start
+        self.segments: dict[GroupSpec, dict[int, Source]] = defaultdict(dict)
+        self.phases: dict[GroupSpec, dict[int, str]] = defaultdict(dict)
+
+    def due_at(self, block_size: int) -> int:
+        """Return the position at which a window is about to lose tokens that were not copied."""
+        strides = [max(1, min(block_size, group.window - group.keep)) for group in self.groups]
+        return self._reached + min(strides, default=sys.maxsize)
+
+    def follow(self, layout: Layout, position: int) -> None:
+        """Copy what windows that are at `position` gained since the last call; evaluates that."""
+        for group in self.groups:
+            first = max(0, position - (group.window - group.keep) - 1)
+            known = self.segments[group]
+            for stop in [stop for stop in known if not first < stop <= position]:
+                self._staging.give_back(known.pop(stop).nbytes)
+            live = read_source(layout.groups[group])
+            cutter = Cutter([live])
+            start = cutter.earliest(TokenRange(max([first, *known]), position))
+            cut = cutter.tokens(TokenRange(start, position)) if start < position else None
+            if cut is not None and self._staging.reserve(cut.tensors.nbytes):
+                known[position] = cutter.copies(TokenRange(start, position), cut)
+            self.phases[group] = {
+                **{at: p for at, p in self.phases[group].items() if first < at < position},
+                position: live.extra,
+            }
+        self._reached = position
