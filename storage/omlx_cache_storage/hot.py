@@ -79,10 +79,10 @@ class HotTier(LocalTier[Held]):
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._pages = self._index = OrderedPages[Held](policy)
+        self._pages = OrderedPages[Held](policy)
         self._repinned = 0
         self._unused: set[PageId] = set()
-        self._bytes = self._reserved = self._dirty_bytes = self._peak = 0
+        self._reserved = self._dirty_bytes = self._peak = 0
         self._passing_bytes = self._aside = self._passed_ns = 0
         self._active_ns = self._clock.now()
         self._allowed = limit_bytes
@@ -120,7 +120,7 @@ class HotTier(LocalTier[Held]):
             now = self._clock.now()
             if now - self._passed_ns > LINGER_NS:
                 self._aside = self._passing_bytes
-            excess = self._bytes + self._reserved + nbytes - self._allowed
+            excess = self._pages.nbytes + self._reserved + nbytes - self._allowed
             idle = self._aside - self._passing_bytes
             found = MemoryVictims([], [], lacking=excess + idle)
             if evict and nbytes <= self._allowed:
@@ -129,7 +129,7 @@ class HotTier(LocalTier[Held]):
                     self._allowed,
                     own,
                     position,
-                    now + shift_ns - self._index.policy.patience_ns,
+                    now + shift_ns - self._pages.policy.patience_ns,
                     give_up_dirty,
                     prepared=prepared,
                 )
@@ -150,7 +150,7 @@ class HotTier(LocalTier[Held]):
                 self._passing_bytes += nbytes
                 self._aside = max(self._aside, self._passing_bytes)
                 self._passed_ns = now
-            self._peak = max(self._peak, self._bytes + self._reserved)
+            self._peak = max(self._peak, self._pages.nbytes + self._reserved)
             return Reservation(self._release, nbytes, passes=passes, dirty=found.dirty)
 
     def allow(self, nbytes: int) -> None:
@@ -160,7 +160,7 @@ class HotTier(LocalTier[Held]):
     def shrink(self, nbytes: int, *, give_up_dirty: bool = False) -> bool:
         with self._lock:
             found = self._victims(
-                self._bytes + self._reserved - nbytes, nbytes, give_up_dirty=give_up_dirty
+                self._pages.nbytes + self._reserved - nbytes, nbytes, give_up_dirty=give_up_dirty
             )
             self._evict(found.victims)
             return found.lacking <= 0
@@ -186,7 +186,7 @@ class HotTier(LocalTier[Held]):
         """
         meta = page.meta
         with self._lock:
-            now, old = self._clock.now(), self._index.get(meta.id)
+            now, old = self._clock.now(), self._pages.get(meta.id)
             is_wanted = stamp_ns is not None
             self._give_back(room, meta.nbytes)
             is_late = prepared not in (None, self.deletions)
@@ -204,19 +204,20 @@ class HotTier(LocalTier[Held]):
             if is_unasked and old is not None and old.state is not PageState.PREPARED:
                 is_unasked, stamp_ns = False, max(stamp_ns, old.stamp_ns)
             if self.pins.version:
-                self._index.pin(held, self._wanted_until(held), now, self.limit_bytes // SHARE)
+                self._pages.pin(held, self._wanted_until(held), now, self.limit_bytes // SHARE)
             if dirty and is_unasked and not held.pinned_ns:
                 held.state = PageState.PREPARED
             elif dirty:
                 held.owed, self._active_ns = True, now
-                self._ask_for_chain(self._index.get(meta.before))
+                self._ask_for_chain(self._pages.get(meta.before))
             if is_wanted and not is_unasked:
-                self._index.policy.wanted([meta.id], began_ns)
+                self._pages.policy.wanted([meta.id], began_ns)
             elif not held.pinned_ns:
                 self._unused.add(meta.id)
-            self._index.add(held, stamp_ns)
+            self._pages.add(held, stamp_ns)
             self._passed += held.passes
-            self._weigh(held, 1)
+            self._dirty_bytes += held.nbytes * (held.state is PageState.DIRTY)
+            self._passing_bytes += held.nbytes * held.passes
             self._events.note_page("stored", "hot", meta)
             return True
 
@@ -225,7 +226,7 @@ class HotTier(LocalTier[Held]):
         payload once the page is evicted. None for one whose stay did not begin at `came_ns`, where
         that is given: it was removed since, and stored anew."""
         with self._lock:
-            held = self._index.get(page)
+            held = self._pages.get(page)
             return held if held is None or came_ns in (None, held.came_ns) else None
 
     def get(self, page: PageId) -> Page | None:
@@ -236,7 +237,7 @@ class HotTier(LocalTier[Held]):
     def find_all(self, pages: Iterable[PageId]) -> list[PageInfo | None]:
         found: list[PageInfo | None] = []
         with self._lock:
-            for held in map(self._index.get, pages):
+            for held in map(self._pages.get, pages):
                 found.append(None if held is None else held.info)
         return found
 
@@ -247,7 +248,7 @@ class HotTier(LocalTier[Held]):
         """Return those of `known` pages that the disk lacks and is to have."""
         unwritten: list[PageId] = []
         with self._lock:
-            for held in map(self._index.get, known):
+            for held in map(self._pages.get, known):
                 if held is not None and held.state in UNWRITTEN:
                     unwritten.append(held.id)
         return unwritten
@@ -265,10 +266,10 @@ class HotTier(LocalTier[Held]):
         with self._lock:
             for page in pages:
                 line: list[Held] = []
-                held = self._index.get(page)
+                held = self._pages.get(page)
                 while held is not None and held.state is PageState.DIRTY:
                     line.append(held)
-                    held = self._index.get(held.meta.before)
+                    held = self._pages.get(held.meta.before)
                 for held in reversed(line):
                     if not fits(held.nbytes, queued_bytes, limit_bytes):
                         return writes, False
@@ -291,7 +292,7 @@ class HotTier(LocalTier[Held]):
         its budget, or a day's (`rationed`), had no room for the page: one used since is worth more.
         """
         with self._lock:
-            held = self._index.get(write.page)
+            held = self._pages.get(write.page)
             if held is None or held.came_ns != write.came_ns:
                 return self._came.get(write.page) == write.came_ns
             state = PageState.DIRTY
@@ -313,7 +314,7 @@ class HotTier(LocalTier[Held]):
         is to be written again if it was used since, and else once it is used."""
         with self._lock:
             for page, stamp_ns in pages:
-                held = self._index.get(page)
+                held = self._pages.get(page)
                 if held is not None and held.state is PageState.CLEAN:
                     self._change(
                         held, PageState.DIRTY if held.stamp_ns > stamp_ns else PageState.EVICTED
@@ -321,7 +322,7 @@ class HotTier(LocalTier[Held]):
 
     def ask_again(self) -> None:
         with self._lock:
-            for held in self._index.records():
+            for held in self._pages.records():
                 if held.state in REFUSED:
                     self._change(held, PageState.DIRTY)
 
@@ -331,7 +332,7 @@ class HotTier(LocalTier[Held]):
         may be a later version."""
         with self._lock:
             owed = {page: held for page, (_, held) in self._lost.items()}
-            for here in map(self._index.get, known):
+            for here in map(self._pages.get, known):
                 if here is not None and here.owed:
                     owed[here.id] = 0
             return owed
@@ -344,7 +345,7 @@ class HotTier(LocalTier[Held]):
         goal = beyond_bytes - beyond_bytes // SPARE_SHARE
         with self._lock:
             left = self._dirty_bytes
-            for held in self._index.in_order() if left > beyond_bytes else ():
+            for held in self._pages.in_order() if left > beyond_bytes else ():
                 if held.state is PageState.DIRTY:
                     if left <= beyond_bytes and left - held.nbytes < goal:
                         break
@@ -385,27 +386,27 @@ class HotTier(LocalTier[Held]):
             unused = self._unused.intersection(pages)
             if unused:
                 # The stamps that they came with are no use's.
-                self._index.policy.wanted(unused, stamp_ns)
-                self._index.touch(unused, stamp_ns)
+                self._pages.policy.wanted(unused, stamp_ns)
+                self._pages.touch(unused, stamp_ns)
                 self._unused -= unused
             # Not those that a pin keeps: their stamp is when that ends.
-            here = self._index.touch(pages, stamp_ns, max(stamp_ns, since_ns), used=used)
+            here = self._pages.touch(pages, stamp_ns, max(stamp_ns, since_ns), used=used)
             if used and len(here) < len(pages):
-                absent = [page for page in pages if page not in self._index]
-                self._index.policy.wanted(absent, stamp_ns)
-                self._index.policy.refused(absent, stamp_ns)
-            for held in map(self._index.get, here):
+                absent = [page for page in pages if page not in self._pages]
+                self._pages.policy.wanted(absent, stamp_ns)
+                self._pages.policy.refused(absent, stamp_ns)
+            for held in map(self._pages.get, here):
                 if held is not None and held.state in REFUSED:
                     self._change(held, PageState.DIRTY)
             # A pin's stamp is not moved, and the page is asked for all the same.
-            for held in map(self._index.get, pages if used else here):
+            for held in map(self._pages.get, pages if used else here):
                 if held is not None and held.state is PageState.PREPARED:
                     self._ask_for_chain(held)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         with self._lock:
             stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
-            self._index.touch(self._index.unpinned(pages, self._clock.now()), stamp_ns)
+            self._pages.touch(self._pages.unpinned(pages, self._clock.now()), stamp_ns)
 
     def repin(self, pages: Sequence[PageId] | None = None) -> Pinned:
         """Pin those of some pages that pins want, root first, and release the others; None: of all
@@ -413,17 +414,17 @@ class HotTier(LocalTier[Held]):
         with self._lock:
             if pages is None and self._repinned == self.pins.version:
                 return Pinned(0, 0, 0)
-            records, now = self._index.records(), self._clock.now()
+            records, now = self._pages.records(), self._clock.now()
             if pages is None:
                 self._repinned = self.pins.version
                 found = [held for held in records if held.pinned_ns or self._wanted_until(held)]
                 found.sort(key=lambda held: (not held.pinned_ns, held.position))
             else:
-                found = [held for held in map(self._index.get, pages) if held and self.retain]
+                found = [held for held in map(self._pages.get, pages) if held and self.retain]
                 for held in records:
                     if 0 < held.pinned_ns <= now:
-                        self._index.pin(held, 0, now, 0)
-            pinned = self._index.repin(found, self._wanted_until, now, self.limit_bytes // SHARE)
+                        self._pages.pin(held, 0, now, 0)
+            pinned = self._pages.repin(found, self._wanted_until, now, self.limit_bytes // SHARE)
             for held in found:
                 if held.pinned_ns:
                     self._ask_for_chain(held)
@@ -433,8 +434,8 @@ class HotTier(LocalTier[Held]):
         """Note rejected pages of a request that began at a stamp: the policy learns from their
         return."""
         with self._lock:
-            self._index.policy.wanted(pages, began_ns)
-            self._index.policy.refused(pages, began_ns)
+            self._pages.policy.wanted(pages, began_ns)
+            self._pages.policy.refused(pages, began_ns)
             self._refused += len(pages)
 
     def discard(
@@ -453,7 +454,7 @@ class HotTier(LocalTier[Held]):
     def clear(self, namespace: BlockKey) -> set[PageId]:
         with self._lock:
             self._lost = {page: of for page, of in self._lost.items() if of[0] != namespace}
-            pages = {held.id for held in self._index.records() if held.namespace == namespace}
+            pages = {held.id for held in self._pages.records() if held.namespace == namespace}
             for page in pages:
                 self._take_out(page)
             self.deletions += 1
@@ -463,7 +464,7 @@ class HotTier(LocalTier[Held]):
         """Drop every page, and take no more, not even what was admitted before."""
         with self._lock:
             self._closed = True
-            here = self._index.records()
+            here = self._pages.records()
             self._came |= {held.id: held.came_ns for held in here if held.state in UNWRITTEN}
             for held in here:
                 self._take_out(held.id)
@@ -473,29 +474,28 @@ class HotTier(LocalTier[Held]):
     def usage(self) -> HotUsage:
         with self._lock:
             return HotUsage(
-                len(self._index),
-                self._bytes + self._reserved,
+                len(self._pages),
+                self._pages.nbytes + self._reserved,
                 self._peak,
                 self.limit_bytes,
                 self._allowed,
                 self._evicted,
                 self._passed,
                 self._refused,
-                self._index.policy.patience_ns / 1e9,
+                self._pages.policy.patience_ns / 1e9,
             )
 
     def check_integrity(self, *, idle: bool = False) -> None:
         with self._lock:
             assert not (idle and self._reserved), self._reserved
-            entries = self._index.records()
-            assert self._bytes == sum(e.nbytes for e in entries)
+            entries = self._pages.records()
             dirty = [e.nbytes for e in entries if e.state is PageState.DIRTY]
             assert self._dirty_bytes == sum(dirty), (self._dirty_bytes, dirty)
             assert self._reserved >= 0, self._reserved
             passing = sum(e.nbytes for e in entries if e.passes)
             assert passing <= self._passing_bytes <= self._aside, passing
-            self._index.check_integrity()
-            assert self._bytes + self._reserved <= self.limit_bytes
+            self._pages.check_integrity()
+            assert self._pages.nbytes + self._reserved <= self.limit_bytes
 
     def _victims(
         self,
@@ -515,10 +515,10 @@ class HotTier(LocalTier[Held]):
         dirty: list[PageId] = []
         spared: list[Held] = []
         young, now, pins_hold = False, self._clock.now(), None
-        for held in self._index.in_order() if excess > 0 else ():
+        for held in self._pages.in_order() if excess > 0 else ():
             pinned = held.pinned_ns > now
             if pinned and pins_hold is None:
-                here = self._index.records()
+                here = self._pages.records()
                 pins_hold = sum(h.nbytes for h in here if h.pinned_ns > now) * SHARE <= room
             if held.state is PageState.QUEUED or (pinned and pins_hold):
                 continue
@@ -563,18 +563,12 @@ class HotTier(LocalTier[Held]):
         while held is not None and held.state is PageState.PREPARED:
             held.owed = True
             self._change(held, PageState.DIRTY)
-            held = self._index.get(held.meta.before)
+            held = self._pages.get(held.meta.before)
 
     def _change(self, held: Held, state: PageState) -> None:
         assert (held.state, state) in TRANSITIONS, (held.state, state)
         was_dirty, held.state = held.state is PageState.DIRTY, state
         self._dirty_bytes += held.nbytes * ((state is PageState.DIRTY) - was_dirty)
-
-    def _weigh(self, held: Held, sign: int) -> None:
-        nbytes = sign * held.nbytes
-        self._bytes += nbytes
-        self._dirty_bytes += nbytes if held.state is PageState.DIRTY else 0
-        self._passing_bytes += nbytes if held.passes else 0
 
     def _evict(self, victims: Sequence[Held], how: How = "memory", detail: str = "") -> None:
         """Drop pages, and note those that no disk has; a superseded one is owed to nobody."""
@@ -600,12 +594,13 @@ class HotTier(LocalTier[Held]):
             self._give_back(room, min(nbytes, room.nbytes))
 
     def _take_out(self, page: PageId, kind: Kind | None = None, detail: str = "") -> bool:
-        held = self._index.pop(page)
+        held = self._pages.pop(page)
         if held is None:
             return False
         self._unused.discard(page)
         held.page = None
-        self._weigh(held, -1)
+        self._dirty_bytes -= held.nbytes * (held.state is PageState.DIRTY)
+        self._passing_bytes -= held.nbytes * held.passes
         if kind is not None:
             self._events.note_page(kind, "hot", held.meta, detail)
         return True

@@ -135,7 +135,7 @@ class Passing(RuleBasedStateMachine):
         tier = self.tier
         tier.check_integrity()
         coming = sum(p.meta.nbytes for p, room in self.reserved if room.passes)
-        here = sum(h.nbytes for h in tier._index.records() if h.passes)
+        here = sum(h.nbytes for h in tier._pages.records() if h.passes)
         assert tier._passing_bytes == coming + here
         assert tier._aside <= max(LIMIT // PASSING_SHARE, max(SIZES))
         assert tier.usage().nbytes <= tier.usage().peak_bytes <= LIMIT
@@ -149,7 +149,7 @@ class Passing(RuleBasedStateMachine):
         self.clock.pass_by(62)
         self.tier.reserve(KIB)
         assert self.tier._aside == 0
-        assert not self.tier._index.policy._here
+        assert not self.tier._pages.policy._here
 
 
 TestPassing = Passing.TestCase
