@@ -395,13 +395,12 @@ class HotTier(LocalTier[Held]):
                 absent = [page for page in pages if page not in self._pages]
                 self._pages.policy.wanted(absent, stamp_ns)
                 self._pages.policy.refused(absent, stamp_ns)
-            for held in map(self._pages.get, here):
-                if held is not None and held.state in REFUSED:
-                    self._change(held, PageState.DIRTY)
-            # A pin's stamp is not moved, and the page is asked for all the same.
+            # A pin's stamp is not moved, and a prepared page is asked for all the same.
             for held in map(self._pages.get, pages if used else here):
                 if held is not None and held.state is PageState.PREPARED:
                     self._ask_for_chain(held)
+                elif held is not None and held.state in REFUSED and held.stamp_ns == stamp_ns:
+                    self._change(held, PageState.DIRTY)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         with self._lock:
