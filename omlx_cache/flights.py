@@ -146,10 +146,6 @@ class Flights:
         return flight
 
     @property
-    def idle(self) -> bool:
-        return not self.live
-
-    @property
     def state(self) -> tuple[int, int, int]:
         """A value that changes when something happened to a flight, when one was lost, and after a
         while: one may have stalled."""

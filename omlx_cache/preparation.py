@@ -118,8 +118,15 @@ class Preparation:
         if self._pid != os.getpid():
             return
         try:
-            if self._committer is not None and self.computed and not self._is_deleted:
-                self._finish(self._committer)
+            committer, layout, stop = self._committer, self._layout, self._position
+            is_kept = self.computed and not self._is_deleted
+            if committer is not None and layout is not None and is_kept:
+                chain, start, store = committer.chain, stop - self.computed, self._store
+                self._scope.finish(committer, layout, LiveExtent(stop, True), asked=False)
+                store.requests.prepared.add(chain, start, stop)
+                flight = store.flights.begin(chain, start, None if self._scope.trims else [stop])
+                flight.reach(stop)
+                flight.end()
         except Exception:
             _log.exception("what was prepared is not stored")
         self._end()
@@ -135,14 +142,17 @@ class Preparation:
         source, found = self._source or (chain, scope.find(chain, len(chain), wait=0.0).position)
         if most is not None and found + most < len(chain):
             chain = scope.chain(self._tokens[: found + max(0, most)])
-        scope.learn_pace()
         pace, missing = scope.kinds.pace, len(chain) - found
+        pace.ask(self._store.counters.work.rate(scope.namespace.computed_by))
         if not missing:
             return self._end()
         if pace.is_slow(scope.fewest_tokens) or pace.restores_slowly(found, missing):
             return self._end(TOO_SLOW)
-        if not self._has_room():
-            return self._end(reasons.NO_ROOM)
+        # Memory must take a block.
+        nbytes = scope.kinds.budgets.token_bytes * chain.block_size
+        with self._store.admit(nbytes, prepared=True) as room:
+            if not room:
+                return self._end(reasons.NO_ROOM)
         # A restore leaves one token at least to be computed.
         self._position = min(found, len(chain) - 1)
         # What is read belongs to the reader until it is taken.
@@ -151,12 +161,6 @@ class Preparation:
             source, self._position, len(chain), self._stamp, prepared=True
         )
         self._pending.start()
-
-    def _has_room(self) -> bool:
-        """False when memory takes no block."""
-        nbytes = self._scope.kinds.budgets.token_bytes * self._store.settings.block_size
-        with self._store.admit(nbytes, prepared=True) as room:
-            return bool(room)
 
     def _take(self, pending: PendingRestore) -> None:
         """Take what was read; give up unless it is all that was found: the rest was to be prepared,
@@ -186,9 +190,10 @@ class Preparation:
         # Peer processes may delete its prefix: it knows that once the chunk is there.
         self._store.refresh(0.0)
         chain, start, began = committer.chain, self._position, time.perf_counter()
-        stop = min(self._chunk_end(), len(chain))
+        pace, fewest = self._scope.kinds.pace, self._scope.fewest_tokens
+        aligned = (start // MOST_TOKENS + 1) * MOST_TOKENS
+        stop = min(aligned if fewest == MOST_TOKENS else start + pace.tokens, len(chain))
         feed(model, self._tokens[start:stop].tolist(), self._prompt_cache)
-        pace = self._scope.kinds.pace
         pace.took(stop - start, time.perf_counter() - began)
         self._position = stop
         self.computed += stop - start
@@ -199,25 +204,10 @@ class Preparation:
             self.reason = DELETED
         elif committer.done < chain.block_start(stop + 1):
             self.reason = reasons.NO_ROOM
-        elif stop < len(chain) and pace.is_slow(self._scope.fewest_tokens):
+        elif stop < len(chain) and pace.is_slow(fewest):
             self.reason = TOO_SLOW
         if stop == len(chain) or self.reason:
             self.close()
-
-    def _chunk_end(self) -> int:
-        if self._scope.fewest_tokens == MOST_TOKENS:
-            return (self._position // MOST_TOKENS + 1) * MOST_TOKENS
-        return self._position + self._scope.kinds.pace.tokens
-
-    def _finish(self, committer: Committer) -> None:
-        chain, store, stop = committer.chain, self._store, self._position
-        assert self._layout is not None
-        self._scope.finish(committer, self._layout, LiveExtent(stop, True), asked=False)
-        start = stop - self.computed
-        store.requests.prepared.add(chain, start, stop)
-        flight = store.flights.begin(chain, start, None if self._scope.trims else [stop])
-        flight.reach(stop)
-        flight.end()
 
     def _end(self, reason: str = "") -> None:
         self.is_over = True

@@ -151,9 +151,6 @@ class Scope:
         """The smallest chunk that gives the bits of a prefill, and is worth it."""
         return MOST_TOKENS if STATE in self.groups else FEWEST_TOKENS
 
-    def learn_pace(self) -> None:
-        self.kinds.pace.ask(self.store.counters.work.rate(self.namespace.computed_by))
-
     def chain(self, tokens: Tokens) -> KeyChain:
         """Return the keys of a sequence; raises ValueError for a scope that is not supported."""
         if not self.supported:
@@ -176,9 +173,8 @@ class Scope:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
         would be; reads no payload. Waits for other machines `wait` seconds at most (not without
         `asks`), and for the disk no longer, or as long as a chunk takes."""
-        reads, gate = self.store.reading_gate, None
-        if worth and reads is not None:
-            gate = RestoreGate(reads, self.namespace.computed_by, probes=False)
+        reads, computed_by = self.store.reading_gate if worth else None, self.namespace.computed_by
+        gate = None if reads is None else RestoreGate(reads, computed_by, probes=False)
         point = find_restore_point(
             chain,
             self.groups,

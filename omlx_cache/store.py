@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.control import cold_files
@@ -101,7 +101,7 @@ RECORD_SECONDS = 5.0
 """How long a choice by last use waits for this process's uses."""
 
 
-class BlockStore(ReadingTiers):
+class BlockStore(ReadingTiers, contextlib.AbstractContextManager["BlockStore"]):
     """Keeps pages for every model of the process, within the budgets of its settings.
 
     Opens the cold directory and starts the writer and control threads; `close`, or leaving the
@@ -241,7 +241,7 @@ class BlockStore(ReadingTiers):
             self.prefetcher,
             self.restores,
             control,
-            ReuseKeeper(partial(_learned, tiers), s.cold_dir if self.cold else None, reuse),
+            ReuseKeeper(tiers, s.cold_dir if self.cold else None, reuse),
             remote,
             uploads,
         )
@@ -275,9 +275,6 @@ class BlockStore(ReadingTiers):
             said = str(error).encode("utf-8", "backslashreplace").decode()
             _log.warning("no control socket: %s", said)
             return None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -538,11 +535,6 @@ class BlockStore(ReadingTiers):
         )
 
 
-def _learned(tiers: Tiers) -> Reuse:
-    cold = tiers.cold
-    return Reuse(tiers.hot.learned(), cold.learned() if isinstance(cold, ColdTier) else None)
-
-
 def _cold(
     s: CacheSettings,
     fs: FileSystem,
@@ -594,8 +586,7 @@ def _uploads(s: CacheSettings, tiers: Tiers) -> Uploads | None:
     policy = s.remote_writes
     if tiers.remote is None or policy == "off" or policy == "service":
         return None
-    on_disk = tiers.cold if isinstance(tiers.cold, ColdTier) else None
-    uploads = Uploads(tiers.remote.store, tiers.hot, on_disk, policy, tiers.branches)
+    uploads = Uploads(tiers.remote.store, tiers.hot, tiers.cold, policy, tiers.branches)
     uploads.start()
     return uploads
 

@@ -138,7 +138,7 @@ class Lane:
         """Return the prompt in flight that brings a block or more beyond the part that the store
         has and that is worth reading. Any thread may ask."""
         flights = self.view.store.flights
-        if not self.view.supported or flights.idle:
+        if not self.view.supported or not flights.live:
             return None
         chain = self.view.chain(tokens)
         found = self.view.find(chain, len(tokens) - 1, wait=0.0).position

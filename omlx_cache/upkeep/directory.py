@@ -4,7 +4,7 @@ to write."""
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from omlx_cache_storage.cold.small_files import (
     write_reuse,
 )
 from omlx_cache_storage.io_threads import DiskThread, within
+from omlx_cache_storage.tiers import Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -109,12 +110,10 @@ class ReuseKeeper:
     belongs to its caller's thread.
     """
 
-    def __init__(
-        self, learned: Callable[[], Reuse], cold_dir: Path | None, known: Reuse | None = None
-    ) -> None:
-        self._learned = learned
+    def __init__(self, tiers: Tiers, cold_dir: Path | None, known: Reuse) -> None:
+        self._tiers = tiers
         self._cold_dir = cold_dir
-        self._known = known or Reuse()
+        self._known = known
         self._thread = DiskThread("omlx-cache-reuse")
         self._after = 0.0
 
@@ -136,8 +135,9 @@ class ReuseKeeper:
         return True
 
     def _news(self) -> Reuse:
-        learned = self._learned()
-        return Reuse(learned.memory or self._known.memory, learned.disk or self._known.disk)
+        cold, known = self._tiers.cold, self._known
+        on_disk = None if cold is None else cold.learned()
+        return Reuse(self._tiers.hot.learned() or known.memory, on_disk or known.disk)
 
     def _write(self, cold_dir: Path) -> None:
         try:

@@ -124,10 +124,6 @@ class Relief:
             held = min(hot.nbytes, hot.allowed_bytes)
             goal = 0 if level is Level.CRITICAL else max(step, held - short)
             given = self._tiers.restrict_hot(min(goal, hot.allowed_bytes))
-        self._note(level, figures, given)
-        return given
-
-    def _note(self, level: Level, figures: MemoryFigures, given: int) -> None:
         before, self._level = self._level, level
         free, past = figures.free_bytes, self.usage
         given_back, times = past.given_back_bytes + given, past.times + (given > 0)
@@ -142,6 +138,7 @@ class Relief:
                 "" if free is None else f", {format_size(free)} free",
                 format_size(self.wanted_bytes),
             )
+        return given
 
     def _grow(self, figures: MemoryFigures) -> None:
         """Allow one step more, when there has been room for two for a while."""

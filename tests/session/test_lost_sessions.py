@@ -49,7 +49,7 @@ def test_nothing_remembers_the_keys_of_a_session_that_ended(cache: PrefixCache) 
     gc.collect()
     chains = [one for one in gc.get_objects() if isinstance(one, KeyChain)]
     assert not [chain for chain in chains if chain.tokens[:320].tolist() == PROMPT]
-    assert cache.store.flights.idle
+    assert not cache.store.flights.live
 
 
 def test_the_record_of_a_session_that_was_lost_ends(cache: PrefixCache) -> None:

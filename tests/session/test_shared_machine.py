@@ -184,7 +184,7 @@ class Sharing(RuleBasedStateMachine):
         stats = self.store.stats()
         assert stats.requests.live_sessions == 0
         assert self.store.restores.nbytes == 0
-        assert self.store.flights.idle
+        assert not self.store.flights.live
         assert not self.store.flights.waiters
         self.store.close()
         self.directory.cleanup()

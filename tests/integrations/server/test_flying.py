@@ -84,7 +84,7 @@ def test_a_row_is_waited_for_until_what_is_shared_is_there(server: FlyingBatch) 
     assert len(other) - len(rest) == (64 if server.family == "llama" else 75)
     while server.step():
         pass
-    assert server.flights.idle
+    assert not server.flights.live
 
 
 @pytest.mark.parametrize("server", FAMILIES, indirect=True)
@@ -107,14 +107,14 @@ def test_rows_that_begin_again_after_an_error_are_still_waited_for(server: Flyin
     server.model.fails = lambda calls, tokens: calls == failing
     while server.waits(other):
         server.step()
-        assert not server.flights.idle
+        assert server.flights.live
     assert server.model.calls > failing
     # At the end of a segment less than a block of what is shared is missing.
     _caches, rest = server.cache.fetch_nearest_cache(KEY, other)
     assert len(other) - len(rest) >= 100
     while server.step():
         pass
-    assert server.flights.idle
+    assert not server.flights.live
 
 
 def test_a_prompts_end_is_stored_behind_its_answers_first_token(server: FlyingBatch) -> None:
@@ -169,7 +169,7 @@ def test_a_row_that_is_given_up_is_not_waited_for(how: str, server: FlyingBatch)
     else:
         server.generator.close()
     assert not server.waits(SYSTEM + USER)
-    assert server.flights.idle
+    assert not server.flights.live
 
 
 def test_a_row_is_not_waited_for_where_it_was_restored(server: FlyingBatch) -> None:
