@@ -28,7 +28,7 @@ def open_tier(cold: ColdTier, settings: CacheSettings) -> None:
     def budget(used_bytes: int) -> int:
         # It may be mounted only now: a share of the disk below would evict pages.
         if isinstance(settings.machine.disk, Disks):
-            settings.machine.disk.forget(settings.cold_dir)
+            settings.machine.disk.pop(settings.cold_dir, None)
         cold.evictor.min_free = settings.least_free()
         return settings.cold_budget(used_bytes)
 

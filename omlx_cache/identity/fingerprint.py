@@ -94,11 +94,8 @@ def _sample(array: Array) -> Array:
 
 
 def _configuration(model: Any) -> object:
-    for name in ("args", "config"):
-        value = getattr(model, name, None)
-        if value is not None:
-            return _plain(value)
-    return None
+    args = getattr(model, "args", None)
+    return _plain(getattr(model, "config", None) if args is None else args)
 
 
 def _plain(value: Any) -> object:

@@ -121,8 +121,8 @@ class KnownNamespaces:
             )
         with self._lock:
             namespace = self._held.setdefault(namespace.digest, namespace)
-            parts = namespace.document, namespace.groups, namespace.computed_by
-            self._parts[namespace.digest] = parts
+            document, groups = namespace.document, namespace.groups
+            self._parts[namespace.digest] = document, groups, namespace.computed_by
             self._parts.move_to_end(namespace.digest)
             if len(self._parts) > self._limit:
                 self._forget()
@@ -131,8 +131,7 @@ class KnownNamespaces:
     @uninterrupted
     def document(self, digest: BlockKey) -> dict[str, object]:
         with self._lock:
-            document, *_ = self._parts.get(digest, ({},))
-        return dict(document)
+            return dict(self._parts[digest][0]) if digest in self._parts else {}
 
     @uninterrupted
     def latest(self) -> list[Namespace]:

@@ -211,8 +211,7 @@ class AskedRequest:
     def waited(self, seconds: float, number: int | None) -> None:
         self._note(held_seconds=self.record.held_seconds + seconds, waited_for=number)
         self._work.held(seconds)
-        if seconds > 0:
-            self._log.events.timings.observe("held_seconds", seconds)
+        self._log.events.timings.observe("held_seconds", seconds)
 
     @uninterrupted
     def ended(self, generated: int) -> None:

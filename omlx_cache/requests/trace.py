@@ -7,6 +7,7 @@ same blocks otherwise.
 """
 
 import base64
+import errno
 import hashlib
 import json
 import logging
@@ -112,15 +113,14 @@ class RequestTrace:
 
     def _write(self, line: str) -> None:
         try:
-            if not self._append(line):
-                self._leave_out(f"it has {self._limit} bytes")
+            self._append(line)
         except OSError as error:
             self._leave_out(error.strerror or str(error))
         finally:
             self._room.release()
 
-    def _append(self, line: str) -> bool:
-        """Write a line in one piece; False when the file is full."""
+    def _append(self, line: str) -> None:
+        """Write a line in one piece; raises OSError when the file is full too."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self.path, flags | os.O_NONBLOCK, 0o600)
         try:
@@ -130,7 +130,7 @@ class RequestTrace:
             head = [] if self._started else [json.dumps({FORMAT: VERSION, "part": self._part})]
             data = "".join(f"{text}\n" for text in [*head, line]).encode()
             if info.st_size + len(data) > self._limit:
-                return False
+                raise OSError(errno.EFBIG, f"it has {self._limit} bytes")
             if info.st_mode & 0o077:
                 os.fchmod(fd, 0o600)
             # The part of a line that a full disk took must not run into the next line.
@@ -138,7 +138,6 @@ class RequestTrace:
                 os.ftruncate(fd, info.st_size)
                 raise OSError(28, "no room on the disk")
             self._started = True
-            return True
         finally:
             os.close(fd)
 

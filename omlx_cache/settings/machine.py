@@ -55,19 +55,14 @@ class Machine:
         return "the control group's memory limit" if limited else "physical memory"
 
 
-class Disks:
-    """Answers for a path's file system; asks once for each path, so that answers agree."""
+class Disks(dict[Path, DiskSpace]):
+    """Answers for a path's file system; asks once for each path, so that answers agree, and again
+    for one that was popped: another disk may be mounted by now."""
 
-    def __init__(self) -> None:
-        self._seen: dict[Path, DiskSpace] = {}
+    def __missing__(self, path: Path) -> DiskSpace:
+        return self.setdefault(path, disk_space(path))
 
-    def __call__(self, path: Path) -> DiskSpace:
-        found = self._seen.get(path)
-        return self._seen.setdefault(path, disk_space(path)) if found is None else found
-
-    def forget(self, path: Path) -> None:
-        """Ask again for a path at its next use: another disk may be mounted by now."""
-        self._seen.pop(path, None)
+    __call__ = dict.__getitem__
 
 
 def probe(environ: Mapping[str, str] = os.environ) -> Machine:

@@ -98,10 +98,6 @@ class RemoteSettings(BaseSettings):
     name: all machines with that name. Part of every key: with another value the cache begins
     empty."""
 
-    @property
-    def has_remote(self) -> bool:
-        return self.remote != "off"
-
     def architecture(self, own: str) -> str:
         """Return what stands for this machine's kind in keys; `own` is what MLX says of it."""
         return own if self.remote_architecture == OWN else self.remote_architecture

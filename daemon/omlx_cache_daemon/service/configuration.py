@@ -172,7 +172,7 @@ def read_configuration(
         fields = ServiceOptions.model_fields
         troubles += _named(config_error(error, fields, lambda name: (name, own[name])), given)
     writes = "off" if settings is None else settings.remote_writes
-    if settings is not None and settings.has_remote and writes in ("reused", "shared"):
+    if settings is not None and settings.remote != "off" and writes in ("reused", "shared"):
         # Requests show which pages are used again and which parts prompts share, and files do not.
         troubles.append(
             f"{given['remote_writes'].shown}: got {writes!r}; allowed here: all, off. It goes by "

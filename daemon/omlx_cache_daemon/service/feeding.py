@@ -51,7 +51,7 @@ class Feeding:
 
     def step(self) -> None:
         """Have the due pages sent; returns at once, and raises nothing."""
-        if not self._settings.has_remote or self._settings.remote_writes == "off":
+        if "off" in (self._settings.remote, self._settings.remote_writes):
             return
         trouble = ""
         try:
