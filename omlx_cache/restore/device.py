@@ -49,8 +49,9 @@ class DeviceTargets(Targets):
         if isinstance(before, DeviceTargets):
             # So that its groups are those of this plan too.
             self.batch_bytes = before.batch_bytes
-            groups = before._groups.items()
-            self._groups = {names: rows for names, rows in groups if self.kept.issuperset(names)}
+            self._groups = {
+                n: rows for n, rows in before._groups.items() if self.kept.issuperset(n)
+            }
         self._whole: dict[str, Array] = {}
         self._plain: list[tuple[PageRead, Page]] = []
         self._encoded: list[tuple[PageRead, Page]] = []
@@ -158,12 +159,11 @@ class DeviceTargets(Targets):
                 pieces.setdefault(span.track, []).append(piece)
         pages = self.aside()
         made: dict[str, tuple[Array, list[DecodedPiece]]] = {}
-        targets = self.plan.targets
+        targets, tracks = self.plan.targets, self.plan.tracks
         try:
             for track, found in pieces.items():
                 ordered = in_order(found)
-                tracks = self.plan.tracks.items()
-                names = [name for name, at in tracks if at == track and targets[name].nbytes]
+                names = [n for n, at in tracks.items() if at == track and targets[n].nbytes]
                 arrays = decode_joined(targets, names, columns_of(ordered, pages), self.plan.codecs)
                 made |= {name: (array, ordered) for name, array in arrays.items()}
         except ForeignPage as error:

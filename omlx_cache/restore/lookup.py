@@ -220,10 +220,7 @@ class Collected:
         known: frozenset[int] = frozenset(),
     ) -> None:
         self.absent: dict[PageId, int] = {}
-        self.found: dict[GroupSpec, GroupPages] = {}
-        pages: dict[str, dict[int, PageUse]] = {}
-        for group in groups:
-            pages[group.name] = {}
+        pages: dict[str, dict[int, PageUse]] = {group.name: {} for group in groups}
         size, blocks = chain.block_size, len(chain) // chain.block_size
 
         def note(group: str, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
@@ -259,8 +256,7 @@ class Collected:
                 note(name, [end], [chain.key(end)])
         for page, end in first_pages(chain, groups).items():
             note(page.group, [end], [page.key])
-        for group in groups:
-            self.found[group] = GroupPages(group, size, pages[group.name], len(chain))
+        self.found = {g: GroupPages(g, size, pages[g.name], len(chain)) for g in groups}
         if PAGED in groups:
             self.matched = self.found[PAGED].reach
         else:
@@ -276,12 +272,9 @@ class Collected:
         for pages in [self.found[STATE]] if STATE in self.found else pickiest:
             ends.update(pages.pages)
         for position in sorted(ends, reverse=True):
-            if 0 < position <= self.top:
-                for pages in pickiest:
-                    if pages.covers(position) is None:
-                        break
-                else:
-                    yield position
+            parts = (pages.covers(position) for pages in pickiest)
+            if 0 < position <= self.top and None not in parts:
+                yield position
 
     def uses(self, position: int) -> dict[GroupSpec, tuple[PageUse, ...]]:
         uses: dict[GroupSpec, tuple[PageUse, ...]] = {}

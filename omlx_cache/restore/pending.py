@@ -182,9 +182,7 @@ def restore(reading: Reading, spent: float = 0.0) -> Restored:
 
 def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
     for leaf, specs, phase in plan.leaves:
-        fields: dict[str, Array] = {}
-        for field, spec in specs.items():
-            fields[field] = arrays[spec.name]
+        fields = {field: arrays[spec.name] for field, spec in specs.items()}
         if fields:
             leaf.adapter.rebuild(leaf.cache, fields, plan.position, phase)
 
@@ -195,11 +193,10 @@ def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -
     tokens, nbytes = Counter[str](), Counter[str]()
     for page, info in point.all_uses:
         total += info.nbytes
-        is_far = info.tier == REMOTE
-        if is_far:
+        tier = REMOTE if info.tier == REMOTE else COLD
+        if tier == REMOTE:
             local = min(local, info.position - info.held)
         if page in read:
-            tier = REMOTE if is_far else COLD
             nbytes[tier] += info.nbytes
             if page.group == first:
                 # A state stands for all tokens before it.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count, takewhile
-from math import prod
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -82,11 +81,10 @@ class Stretch(NamedTuple):
 
 class ReadGeometry(NamedTuple):
     """The tensors in a group's pages that hold as many tokens, and their places; pages share it.
-    Tensors without bytes are in no stretch. A page's bytes go to `pieces` stretches of memory."""
+    Tensors without bytes are in no stretch."""
 
     tensors: Tensors
     stretches: Sequence[Stretch]
-    pieces: int
 
 
 class PageRead(NamedTuple):
@@ -212,12 +210,8 @@ def _reads(
         first = stop - held
         if held not in geometries:
             sized = [_with_tokens(spec, held) for spec in specs] if held else specs
-            tensors, pieces = shared_tensors(tuple(sized)), 0
-            places = stretches(tensors, tracks)
-            for stretch in places:
-                rows = prod(stretch.shape[:TOKEN_AXIS]) if held else 1
-                pieces += rows * len(stretch.names)
-            geometries[held] = ReadGeometry(tensors, places, pieces)
+            tensors = shared_tensors(tuple(sized))
+            geometries[held] = ReadGeometry(tensors, stretches(tensors, tracks))
         spans: list[Span] = []
         for ranges, track in wanted.items():
             if not held:
@@ -266,10 +260,11 @@ def batches(
             batch = []
         batch.append(read)
         # Of the page behind this one, if all of this one is wanted.
-        following = []
-        for track, lo, hi, to in read.spans:
-            if (lo, hi) == (0, held):
-                following.append(Span(track, 0, held, to + held))
+        following = [
+            Span(track, 0, held, to + held)
+            for track, lo, hi, to in read.spans
+            if (lo, hi) == (0, held)
+        ]
     if batch:
         yield batch
 
@@ -278,12 +273,11 @@ def is_direct(read: PageRead, meta: PageMeta) -> bool:
     """True when a page's tensors are what its targets want, False when a codec stands between.
     Raises PageFailed for other tensors."""
     expected = read.geometry.tensors
-    if meta.tensors == expected:
-        return True
-    if not _is_encoding(shared_tensors(meta.tensors), expected, meta.codec == DENSE):
+    direct = meta.tensors == expected
+    if not (direct or _is_encoding(shared_tensors(meta.tensors), expected, meta.codec == DENSE)):
         error = ForeignPage("the page's tensors differ from those it should join")
         raise PageFailed(read.use.page, error, joins=True)
-    return False
+    return direct
 
 
 @lru_cache(GEOMETRIES)
@@ -298,16 +292,6 @@ def _is_encoding(stored: Tensors, expected: Tensors, plain: bool) -> bool:
 
 def _paths(specs: Iterable[TensorSpec]) -> set[tuple[str, ...]]:
     return {tuple(takewhile(str.isdecimal, spec.name.split("."))) for spec in specs}
-
-
-def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
-    try:
-        specs = [s for _leaf, fields, _ in wanted_specs(members, meta) for s in fields.values()]
-    except ForeignPage:
-        return None
-    # A tensor's shape, without how many tokens it has.
-    after = TOKEN_AXIS + bool(meta.held)
-    return frozenset((s.name, s.dtype, s.shape[:TOKEN_AXIS] + s.shape[after:]) for s in specs)
 
 
 def misfits(
@@ -325,7 +309,15 @@ def misfits(
             meta = meta_of(page)
             for tag in tags_of(meta).values():
                 codec_named(tag.codec)
-            forms[page] = _form_of(meta, members)
+            # None for a page that does not fit its leaves.
+            forms[page] = None
+            specs = [s for _leaf, fields, _ in wanted_specs(members, meta) for s in fields.values()]
+            # A tensor's shape, without how many tokens it has.
+            after = TOKEN_AXIS + bool(meta.held)
+            forms[page] = frozenset(
+                (spec.name, spec.dtype, spec.shape[:TOKEN_AXIS] + spec.shape[after:])
+                for spec in specs
+            )
     votes = Counter(form for form in forms.values() if form is not None)
     agreed = next((form for form, n in votes.items() if 2 * n > votes.total()), None)
     blamed = {page for page, form in forms.items() if form is None or form != agreed}

@@ -91,8 +91,7 @@ class BackgroundReading(Reading):
         uses = self.point.all_uses
         if self.plan is None or not on_host():
             return sum(use.info.nbytes for use in uses)
-        staged = (use.info.nbytes for use in uses if use.page.group != PAGED.name)
-        return self.plan.nbytes + sum(staged)
+        return self.plan.nbytes + sum(u.info.nbytes for u in uses if u.page.group != PAGED.name)
 
     def hold_all(self) -> bool:
         """Reference all pages of the point, so that none is evicted; False, and none, if one is not

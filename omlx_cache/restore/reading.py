@@ -251,9 +251,8 @@ class Reading:
             targets.take_all(here, held)
         else:
             # On threads that no disk holds up.
-            copies: list[Future[None]] = []
-            for some in batches(here):
-                copies.append(source.copy_pool.submit(self._place, some, held))
+            submit = source.copy_pool.submit
+            copies = [submit(self._place, some, held) for some in batches(here)]
             for copy in copies:
                 done_within(copy, None)
             for copy in copies:

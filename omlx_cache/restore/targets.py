@@ -4,6 +4,7 @@ the disk and not encoded."""
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -89,10 +90,7 @@ class HostTargets(Targets):
                 del fresh[name]
             old._views, old._arrays = {}, {}
         self._arrays |= owned_zeros(fresh)
-        filled: dict[str, Array] = {}
-        for name, array in self._arrays.items():
-            if array.size:
-                filled[name] = array
+        filled = {name: array for name, array in self._arrays.items() if array.size}
         views = host_views(list(filled.values()))
         self._views: dict[str, HostView] = dict(zip(filled, views, strict=True))
         if old is not None:
@@ -102,9 +100,10 @@ class HostTargets(Targets):
     def segments(self, read: PageRead) -> list[memoryview] | None:
         """Return the memory that a page fills, in payload order; None unless it fills it exactly,
         in pieces that are worth it. The reads must end before the arrays are handed over."""
-        if SEGMENT_BYTES * read.geometry.pieces > read.geometry.tensors.nbytes:
+        held, (tensors, stretches) = read.use.info.held, read.geometry
+        rows = [len(s.names) * (prod(s.shape[:TOKEN_AXIS]) if held else 1) for s in stretches]
+        if SEGMENT_BYTES * sum(rows) > tensors.nbytes:
             return None
-        held, stretches = read.use.info.held, read.geometry.stretches
         whole = [s for s in read.spans if s.hi < 0 or (s.lo, s.hi) == (0, held)]
         starts = {span.track: span.to for span in whole}
         if len(starts) < len(read.spans) or any(s.track not in starts for s in stretches):
