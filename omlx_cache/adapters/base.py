@@ -40,10 +40,8 @@ class GroupSpec(NamedTuple):
         """Return the tokens that a restore to `position` needs, in temporal order."""
         if self.kind == "state" or position == 0:
             return ()
-        if self.kind == "paged":
-            return (TokenRange(0, position),)
         start = position - (self.window - self.keep)
-        if start <= self.keep:
+        if self.kind == "paged" or start <= self.keep:
             return (TokenRange(0, position),)
         recent = TokenRange(start, position)
         return (TokenRange(0, self.keep), recent) if self.keep else (recent,)

@@ -3,7 +3,8 @@ subclass may hold state that its base's adapter would not see: it needs an entry
 
 import copy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from omlx_cache.adapters.base import Adapter, UnsupportedCache, class_name
@@ -108,30 +109,32 @@ def leaves(caches: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{index}", cache
 
 
-def extracted(caches: Sequence[Any]) -> list[Any]:
-    """Return caches of one row of a batch as far as they are surely the row's; changes none."""
-    return [_extracted(cache) for cache in caches]
-
-
-def _extracted(cache: Any) -> Any:
+def _with_leaves(cache: Any, change: Callable[[Any], Any]) -> Any:
+    """Return what `change` makes of a cache, or a CacheList of what it makes of its leaves."""
     inner = children(cache)
     if inner is None:
-        own_row = getattr(_ADAPTERS.get(class_name(cache)), "own_row", None)
-        return cache if own_row is None else own_row(cache)
+        return change(cache)
     other = copy.copy(cache)
-    other.caches = tuple(extracted(inner))
+    other.caches = tuple(_with_leaves(each, change) for each in inner)
     return other
+
+
+def extracted(caches: Sequence[Any]) -> list[Any]:
+    """Return caches of one row of a batch as far as they are surely the row's; changes none."""
+    return [_with_leaves(cache, _own_row) for cache in caches]
+
+
+def _own_row(cache: Any) -> Any:
+    own_row = getattr(_ADAPTERS.get(class_name(cache)), "own_row", None)
+    return cache if own_row is None else own_row(cache)
 
 
 def blank_like(caches: Sequence[Any]) -> list[Any]:
     """Return new, empty caches; raises UnsupportedCache for a class whose adapter makes none."""
-    return [_blank(cache) for cache in caches]
+    return [_with_leaves(cache, _blank) for cache in caches]
 
 
 def _blank(cache: Any) -> Any:
-    inner = children(cache)
-    if inner is not None:
-        return type(cache)(*blank_like(inner))
     blank = getattr(_ADAPTERS.get(class_name(cache)), "blank", None)
     if blank is None:
         raise UnsupportedCache(class_name(cache))
@@ -142,9 +145,10 @@ def extract_row(cache: Any, slot: int) -> Any:
     """Return a row's cache as a batch's `extract` does, but of a KVCache slices instead of a copy.
     Use it before the batch grows: its buffers are copied whole while others have them too. Raises
     AttributeError for a class that has no rows."""
-    inner = children(cache)
-    if inner is not None:
-        return type(cache)(*(extract_row(each, slot) for each in inner))
+    return _with_leaves(cache, partial(_row, slot=slot))
+
+
+def _row(cache: Any, slot: int) -> Any:
     if class_name(cache) not in _SLICED:
         return cache.extract(slot)
     row: Any = sys.modules[type(cache).__module__].KVCache()

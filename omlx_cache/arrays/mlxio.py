@@ -171,24 +171,22 @@ def owned_copy(flat: Array) -> Array:
     return mx.concatenate([flat, flat[:0]])
 
 
-def on_device(payload: Array) -> Array:
-    """Return a payload that the host has filled in the device's own memory, if it has any,
-    evaluated on the calling thread."""
-    if not has_memory_of_its_own():
-        return payload
+def _copy_of(payload: Array) -> Array:
     copy = owned_copy(payload)
     mx.eval(copy)
     return copy
 
 
+def on_device(payload: Array) -> Array:
+    """Return a payload that the host has filled in the device's own memory, if it has any,
+    evaluated on the calling thread."""
+    return _copy_of(payload) if has_memory_of_its_own() else payload
+
+
 def host_copy(payload: Any) -> Any:
     """Return a payload's bytes where the host may read them; it stays where it is; from any
     thread."""
-    if not isinstance(payload, mx.array):
-        return payload
-    copy = owned_copy(payload)
-    mx.eval(copy)
-    return payload_view(copy)
+    return payload_view(_copy_of(payload)) if isinstance(payload, mx.array) else payload
 
 
 def payload_view(payload: Any) -> HostView:

@@ -7,9 +7,10 @@ runs. The plan of a page grows with the runs, not with the layers.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from operator import attrgetter, itemgetter
+from typing import NamedTuple, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -117,15 +118,16 @@ class Cutter:
         self.sources = sources
         self.runs: list[Run] = []
         self._views: dict[tuple[int, tuple[str, ...]], list[HostView]] = {}
-        found: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
+        found: dict[tuple[int, str, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
         for name, array in sources[-1].arrays.items():
             held = tuple([source.ranges.get(name, ()) for source in sources])
             # Buffers may differ in nothing but their slack.
             shape = with_tokens(array.shape, 0) if any(held) else array.shape
-            found.setdefault((array.dtype, shape, held), []).append(name)
+            key = array.itemsize, NAMES[array.dtype], shape, held
+            found.setdefault(key, []).append(name)
         # In file order: wide items first (for alignment).
-        for (dtype, shape, held), names in sorted(found.items(), key=lambda one: -one[0][0].size):
-            self.runs.append(Run(tuple(names), NAMES[dtype], shape, held))
+        for key in sorted(found, key=itemgetter(0), reverse=True):
+            self.runs.append(Run(tuple(found[key]), *key[1:]))
 
     def tokens(self, span: TokenRange) -> PageCut | None:
         """Return the cut for `span`, None when a tensor does not hold it all."""
@@ -147,9 +149,15 @@ class Cutter:
 
     def earliest(self, span: TokenRange) -> int:
         """Return the first token from which on all tensors hold `span`'s; span.stop if none."""
-        helds = {run.held for run in self.runs}
-        together = [[tokens for ranges in held for tokens in ranges] for held in helds]
-        return max((_reach_back(ranges, span) for ranges in together), default=span.stop)
+        earliest = span.start if self.runs else span.stop
+        for held in {run.held for run in self.runs}:
+            start = span.stop
+            latest_first = sorted(chain.from_iterable(held), key=attrgetter("stop"), reverse=True)
+            for tokens in latest_first:
+                if tokens.start < start <= tokens.stop:
+                    start = tokens.start
+            earliest = max(earliest, start)
+        return earliest
 
     def payloads(self, cuts: Sequence[PageCut]) -> list[Array]:
         """Return the payloads of pages, evaluated; each owns its buffer."""
@@ -282,14 +290,6 @@ def _tensors(runs: tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]) -> 
     for names, dtype, shape in runs:
         specs += map(TensorSpec, names, repeat(dtype), repeat(shape))
     return shared_tensors(tuple(specs))
-
-
-def _reach_back(ranges: Sequence[TokenRange], span: TokenRange) -> int:
-    start = span.stop
-    for tokens in sorted(ranges, key=lambda tokens: -tokens.stop):
-        if tokens.start < start <= tokens.stop:
-            start = tokens.start
-    return max(start, span.start)
 
 
 def _pieces(held: Sequence[Ranges], span: TokenRange) -> Pieces | None:

@@ -23,7 +23,7 @@ from omlx_cache.arrays.mlxio import (
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.identity import check_codec_name
 from omlx_cache.codecs.policy import CodecPolicy, LayerKind, LayerShape, is_compiled, warm_up
-from omlx_cache.pages.cut import NOTHING, Cutter, PageCut, Source, read_source
+from omlx_cache.pages.cut import Cutter, PageCut, Source, read_source
 from omlx_cache.pages.layout import (
     FLOATS,
     Tag,
@@ -153,7 +153,7 @@ def _encoded(dense: Mapping[str, Array], codecs: Mapping[str, Codec]) -> dict[st
         step = max(1, most // max(1, dense[names[0]].nbytes))
         for first in range(0, len(names), step):
             batch = names[first : first + step]
-            stacked = _side_by_side([dense[name] for name in batch])
+            stacked = mx.concatenate([dense[name] for name in batch])
             made = codec.encode(stacked)
             checks.append(codec.encodable(stacked, made))
             evaluate([*made.values(), checks[-1]])
@@ -166,10 +166,6 @@ def _encoded(dense: Mapping[str, Array], codecs: Mapping[str, Codec]) -> dict[st
     return {name: array for arrays in own for name, array in arrays.items()}
 
 
-def _side_by_side(arrays: Sequence[Array]) -> Array:
-    return mx.concatenate(list(arrays), axis=0) if len(arrays) > 1 else arrays[0]
-
-
 def _pages(
     metas: Sequence[PageMeta], dense: Mapping[str, Array], codecs: Mapping[str, Codec]
 ) -> list[Page] | None:
@@ -178,23 +174,14 @@ def _pages(
     arrays = _encoded(dense, codecs)
     if arrays is None:
         return None
-    held, count = metas[0].held, len(metas)
-    cutter = Cutter([Source(arrays, dict.fromkeys(arrays, (TokenRange(0, held * count),)))])
-    cut = cutter.tokens(TokenRange(0, held))
-    if cut is None:
-        raise RuntimeError("what was encoded holds fewer tokens than its pages")
-    columns = []
-    for run in cutter.runs:
-        joined = _side_by_side([arrays[name] for name in run.names])
-        if joined.size:
-            # Rows of the tensors, pages, and a page's tokens of a row; then the pages come first.
-            split = joined.reshape(joined.shape[0] * joined.shape[1], count, -1)
-            columns.append(split.swapaxes(0, 1).reshape(count, -1).view(mx.uint8))
-    # Joining with nothing copies, so that a page shares its memory with no other.
-    payloads = [
-        mx.concatenate([*(column[place] for column in columns), NOTHING]) for place in range(count)
-    ]
-    evaluate(payloads)
+    held = TokenRange(metas[0].position - metas[0].held, metas[-1].position)
+    cutter = Cutter([Source(arrays, dict.fromkeys(arrays, (held,)))])
+    cuts: list[PageCut] = []
+    for meta in metas:
+        cut = cutter.tokens(TokenRange(meta.position - meta.held, meta.position))
+        if cut is None:
+            raise RuntimeError("what was encoded holds fewer tokens than its pages")
+        cuts.append(cut)
     made = {
         name: Tag(codec.identity, NAMES[dense[name].dtype], dense[name].shape[-1])
         for name, codec in codecs.items()
@@ -203,7 +190,7 @@ def _pages(
     codec = codec_text({**tags_of(metas[0]), **made})
     return [
         Page(replace(meta, codec=codec, tensors=cut.tensors), payload)
-        for meta, payload in zip(metas, payloads, strict=True)
+        for meta, cut, payload in zip(metas, cuts, cutter.payloads(cuts), strict=True)
     ]
 
 
