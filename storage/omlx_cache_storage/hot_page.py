@@ -47,9 +47,9 @@ TRANSITIONS: Final = frozenset(
     }
 )
 """How a page's state may change in memory; `docs/design.md` says by which event."""
-UNWRITTEN: Final = frozenset({PageState.DIRTY, PageState.QUEUED})
+UNWRITTEN: Final = (PageState.DIRTY, PageState.QUEUED)
 """States in which the disk lacks a page, and would take it or has it in its queue."""
-REFUSED: Final = frozenset({PageState.REJECTED, PageState.EVICTED})
+REFUSED: Final = (PageState.REJECTED, PageState.EVICTED)
 """States in which the disk lacks a page and is not asked to take it before its next use."""
 
 

@@ -32,12 +32,11 @@ def read_page(
     """Open a page and read it by `fill`, which gets the reservation; with room, memory has the page
     then. None when `fill` returned no payload. Blocks on the disk; raises PageError, with nothing
     reserved. A page that leaves the disk meanwhile, by `clear`, does not enter memory."""
-    room, cold = Reservation(), tiers.cold
-    was_here = cold is not None and page in cold
+    room, disk = Reservation(), tiers.cold or ()
+    was_here = page in disk
 
     def has_left() -> bool:
-        is_here = cold is not None and page in cold
-        return was_here and (meta.namespace in tiers.clearing or not is_here)
+        return was_here and (meta.namespace in tiers.clearing or page not in disk)
 
     try:
         with tiers.reading(page) as reader:
