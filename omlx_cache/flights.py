@@ -90,9 +90,8 @@ class PromptFlight:
     def goal(self, tokens: Tokens) -> int:
         """Return how far a prompt could be restored when this one has passed; the lock is held."""
         shared = shared_length(self.tokens, tokens)
-        if self._stops is not None and shared > self._reached:
-            return shared
-        return self._point(shared)
+        is_kept = self._stops is not None and shared > self._reached
+        return shared if is_kept else self._point(shared)
 
     def _point(self, most: int) -> int:
         """Return the last place among the first `most` tokens that can be restored."""

@@ -233,7 +233,6 @@ class Scope:
         prepared: int | None = None,
     ) -> Committer:
         return Committer(
-            self.store,
             Admission(
                 self.store,
                 staging,

@@ -57,11 +57,7 @@ class Budgets:
     """
 
     def __init__(
-        self,
-        settings: CacheSettings,
-        label: str,
-        told: set[tuple[str, str]],
-        tiers: Tiers,
+        self, settings: CacheSettings, label: str, told: set[tuple[str, str]], tiers: Tiers
     ) -> None:
         self._settings = settings
         self._label = label
@@ -145,14 +141,13 @@ class Budgets:
         )
 
     def _needed(self, tokens: int) -> int:
-        in_memory = self._settings.hot_cache_only
-        overhead = 0 if in_memory else FILE_BYTES
+        overhead = 0 if self._settings.hot_cache_only else FILE_BYTES
         blocks = -(-tokens // self._block)
         # One each stride, a few around the end; a window may lie in two pages for each.
         points = 2 * (tokens // self._settings.snapshot_stride + 4)
         at_each = sum(nbytes + overhead for nbytes in self._point_bytes.values())
         size = blocks * (self._block_bytes + overhead) + points * at_each
-        return size if in_memory else size + size // LEDGER_SHARE + DIRECTORY_BYTES
+        return size + size // LEDGER_SHARE + DIRECTORY_BYTES if overhead else size
 
     def _tell(self, setting: str, text: str) -> None:
         if (self._label, setting) not in self._told:
@@ -194,7 +189,7 @@ class Admission:
 
     def __init__(
         self,
-        store: Tiers,
+        tiers: Tiers,
         staging: Staging,
         chain: KeyChain,
         policy: CodecPolicy,
@@ -208,7 +203,7 @@ class Admission:
         since_ns: int | None = None,
         prepared: int | None = None,
     ) -> None:
-        self._store = store
+        self.tiers = tiers
         self.chain = chain
         # None: every page stays as it is.
         self._policy = None if policy.name == "dense" else policy
@@ -220,8 +215,7 @@ class Admission:
         self._wait_seconds = wait_seconds
         self.new = set(along)
         self._own = {*own, *self.new}
-        self._stamp = store.stamp(priority) if stamp is None else stamp
-        self._began_ns = self._stamp
+        self._began_ns = self._stamp = tiers.stamp(priority) if stamp is None else stamp
         self._since_ns = (stamp or 0) if since_ns is None else since_ns
         self._deadline = 0.0
         self._staged: list[Page] = []
@@ -233,7 +227,7 @@ class Admission:
     def owns(self, page: PageId, held: int = 0) -> bool:
         """True when a tier of this machine has a page with at least `held` tokens, which need not
         be made then: what only others have is stored here too."""
-        info = self._store.find(page, here=True)
+        info = self.tiers.find(page, here=True)
         if info is None or info.held < held:
             return False
         self._own.add(page)
@@ -243,10 +237,10 @@ class Admission:
         """Return the paged pages that end there and that no tier has. Until the end, also those
         that only the disk has and memory might keep: they were computed again, because that is
         quicker than to read them."""
-        in_memory = self._store.retains and not self.finishing
+        in_memory = self.tiers.retains and not self.finishing
         pages = [PageId(self.chain.key(end), PAGED) for end in ends]
         lacking: dict[PageId, int] = {}
-        found = self._store.find_all(pages, here=True)
+        found = self.tiers.find_all(pages, here=True)
         for page, end, info in zip(pages, ends, found, strict=True):
             if info is None or (in_memory and not info.in_memory):
                 lacking[page] = end
@@ -267,7 +261,7 @@ class Admission:
         stored, wanted = 0, len(run)
         while wanted > 1:
             deferred.point()
-            room = self._store.admit_run(
+            room = self.tiers.admit_run(
                 nbytes,
                 wanted,
                 self._own,
@@ -338,7 +332,7 @@ class Admission:
     def give_up(self, pages: Sequence[PageId]) -> None:
         self.skipped[self.lack] += len(pages)
         if self.lack == reasons.REFUSED:
-            self._store.refuse(pages, self._began_ns)
+            self.tiers.refuse(pages, self._began_ns)
 
     def finish(
         self, pages: Sequence[PageId], fallbacks: Besides, ended: Ended | None = None
@@ -347,17 +341,11 @@ class Admission:
         on pages wait for room."""
         self.finishing = True
         self._deadline = time.monotonic() + self._wait_seconds
-        if self.prepared:
-            return
-        self._stamp = self._store.stamp(self._priority, ended)
-        # No access: no second use of the pages that it stored a moment ago, and none of the others.
-        self._store.touch(
-            list(dict.fromkeys((*pages, *self.new))),
-            self._stamp,
-            fallbacks,
-            self._since_ns,
-            used=False,
-        )
+        if not self.prepared:
+            self._stamp = self.tiers.stamp(self._priority, ended)
+            chain = list(dict.fromkeys((*pages, *self.new)))
+            # No access: no second use of pages that it stored a moment ago, and none of the others.
+            self.tiers.touch(chain, self._stamp, fallbacks, self._since_ns, used=False)
 
     def _admit(self, nbytes: int, position: int) -> Reservation:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
@@ -365,8 +353,8 @@ class Admission:
         while True:
             deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
-            ended = self._store.writes_ended
-            room = self._store.admit(
+            ended = self.tiers.writes_ended
+            room = self.tiers.admit(
                 nbytes,
                 self._own,
                 queue=queue,
@@ -378,7 +366,7 @@ class Admission:
                 break
             began = time.monotonic()
             left = min(WRITER_STALL_SECONDS, self._deadline - began)
-            queue = left > 0 and self._store.wait_for_writer(left, ended)
+            queue = left > 0 and self.tiers.wait_for_writer(left, ended)
             if not queue and time.monotonic() - began >= left:
                 # A disk that hangs is waited for once, not again for each page.
                 self._deadline = 0.0
@@ -387,7 +375,7 @@ class Admission:
 
     def _put(self, page: Page, room: Reservation) -> None:
         self._own.add(page.meta.id)
-        if self._store.put(
+        if self.tiers.put(
             page, room, self._stamp, began_ns=self._began_ns, prepared=self._deletions
         ):
             self.new.add(page.meta.id)

@@ -25,7 +25,6 @@ from omlx_cache_storage.calls import is_whole
 from omlx_cache_storage.eviction.order import Ended
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, PageMeta, Tail
-from omlx_cache_storage.tiers import Tiers
 
 RUN_PAGES = 64
 """How many pages are planned before the first of them is stored."""
@@ -94,7 +93,6 @@ class Committer:
 
     def __init__(
         self,
-        store: Tiers,
         admission: Admission,
         *,
         groups: Sequence[GroupSpec],
@@ -103,7 +101,6 @@ class Committer:
         prompt_length: int = 0,
         stops: Iterable[int] = (),
     ) -> None:
-        self._store = store
         self._admission = admission
         chain = self.chain = admission.chain
         self._groups = groups
@@ -183,12 +180,13 @@ class Committer:
             if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
                 self._store_paged(layout, [self._prompt_length])
         else:
-            size = self.chain.block_size
-            ends = range(self.done + size, end + 1, size)
+            ends = range(self.done + self.chain.block_size, end + 1, self.chain.block_size)
             self._admission.give_up([*self._admission.lacking(ends)])
         if not self._admission.prepared:
             # The pages that replace them are stored.
-            self._store.demote(superseded(self.chain, end, self._store.tails_of))
+            self._admission.tiers.demote(
+                superseded(self.chain, end, self._admission.tiers.tails_of)
+            )
         return self._result(end)
 
     def _result(self, end: int) -> CommitResult:
@@ -217,17 +215,17 @@ class Committer:
         source = read_source(live.groups[PAGED]) if isinstance(live, Layout) else live
         cutter = Cutter([source])
         run: list[Planned] = []
-        left = deque(lacking.values())
+        left = deque(lacking.items())
         while left:
-            end = left.popleft()
+            page, end = left.popleft()
             start = self.chain.block_start(end)
             cut = cutter.tokens(TokenRange(start, end))
             if cut is None:
                 self._admission.skipped[reasons.NOT_HELD] += 1
             else:
-                run.append(self._planned(PAGED, end, end - start, cut, source))
+                run.append(self._planned(page, end, end - start, cut, source))
             # Pages that are stored together follow each other.
-            is_followed = bool(left) and left[0] == end + self.chain.block_size
+            is_followed = bool(left) and left[0][1] == end + self.chain.block_size
             if cut is not None and is_followed and len(run) < RUN_PAGES:
                 continue
             stored = self._admission.add(cutter, run) if run else 0
@@ -240,10 +238,11 @@ class Committer:
         self, layout: Layout, extent: LiveExtent, due: Sequence[int], live: Layout | Source
     ) -> None:
         for stop in due:
-            missing = 0
-            for group in layout.groups:
-                if group != PAGED and not self._store_aging(layout, group, stop, extent):
-                    missing += 1
+            missing = sum(
+                not self._store_aging(layout, group, stop, extent)
+                for group in layout.groups
+                if group != PAGED
+            )
             if not missing and stop % self.chain.block_size:
                 self._store_paged(live, [stop])
             elif stop == extent.end:
@@ -258,12 +257,13 @@ class Committer:
             return is_there and self._store_window(layout, group, stop, exact)
         if not exact or extent.overwritten:
             return False
-        if not self._admission.owns(PageId(self.chain.key(stop), group.name)):
+        page = PageId(self.chain.key(stop), group.name)
+        if not self._admission.owns(page):
             source = read_source(layout.groups[group])
             cutter = Cutter([source])
             cut = cutter.whole()
             if cut.tensors:
-                planned = self._planned(group, stop, 0, cut, source)
+                planned = self._planned(page, stop, 0, cut, source)
                 self._admission.add(cutter, [planned], stage=True)
         return True
 
@@ -275,25 +275,26 @@ class Committer:
         for end in reversed(group.page_ends(stop, self.chain.block_size)):
             block = TokenRange(window_start(self.chain, group, end), end)
             start = cutter.earliest(block)
-            if self._admission.owns(PageId(self.chain.key(end), group.name), end - start):
+            page = PageId(self.chain.key(end), group.name)
+            if self._admission.owns(page, end - start):
                 continue
             if start > (0 if end == group.keep else max(block.start, first)):
                 return False
             cut = cutter.tokens(TokenRange(start, end)) if start < end else None
             if cut is not None:
                 extra = phase if end == stop else self._trail.phases[group].get(end, "")
-                planned = self._planned(group, end, end - start, cut, live._replace(extra=extra))
+                planned = self._planned(page, end, end - start, cut, live._replace(extra=extra))
                 self._admission.add(cutter, [planned], stage=True)
         return True
 
     def _planned(
-        self, group: GroupSpec, end: int, tokens: int, cut: PageCut, source: Source
+        self, page: PageId, end: int, tokens: int, cut: PageCut, source: Source
     ) -> Planned:
         meta = PageMeta(
             namespace=self.chain.namespace,
-            key=self.chain.key(end),
+            key=page.key,
             parent=self.chain.parent(end),
-            group=group.name,
+            group=page.group,
             position=end,
             held=tokens,
             tail=end % self.chain.block_size != 0,

@@ -37,8 +37,7 @@ class LiveExtent(NamedTuple):
 def extent_of(layout: Layout, recorded: int) -> LiveExtent:
     """Return the tokens that a cache holds of a sequence that its caller assigns to it."""
     live = layout.position()
-    if live is None:
-        return LiveExtent(recorded, True)
+    live = recorded if live is None else live
     return LiveExtent(min(recorded, live), live == recorded)
 
 
@@ -53,10 +52,9 @@ class LiveProgress:
 
     def __init__(self, layout: Layout, restored: int) -> None:
         self._layout = layout
-        self._agreed = self._sure = restored
+        self._agreed = self._sure = self._highest = restored
         self._lead: Leaf | None = None
         self._doubtful: int | None = None
-        self._highest = restored
         self._rewound = 0
         self._guessed: int | None = restored
         self._guided = False
@@ -132,10 +130,9 @@ class LiveProgress:
         if live is None:
             return self._guess(count, expected)
         if self._lead is None:
-            for leaf in self._layout.leaves:
-                told = leaf.adapter.position(leaf.cache) is not None
-                if told and leaf.adapter.arrays(leaf.cache):
-                    self._lead = leaf
+            for one in self._layout.leaves:
+                if one.adapter.position(one.cache) is not None and one.adapter.arrays(one.cache):
+                    self._lead = one
                     break
         if live < self._highest:
             self._rewound = max(self._rewound, self._highest)
