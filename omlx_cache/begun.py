@@ -1,5 +1,6 @@
 """Begun: a request whose cached prefix is in flight while other requests compute."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -102,13 +103,12 @@ class Begun:
         self._pending = scope.pending(self.chain, len(array) - 1, len(array) + room, self.stamp)
 
     def is_for(self, scope: Scope, tokens: Any) -> bool:
-        try:
-            is_same = self.tokens == listed(tokens)
-        except TypeError:
-            return False
+        own = self.scope
         # A store has one object for each namespace in use.
-        is_same = is_same and self.scope.namespace is scope.namespace
-        return is_same and self.pid == os.getpid() and self.scope.store is scope.store
+        is_own = own.store is scope.store and own.namespace is scope.namespace
+        with contextlib.suppress(TypeError):
+            return is_own and self.pid == os.getpid() and self.tokens == listed(tokens)
+        return False
 
     def start(self) -> None:
         """Begin to read, or to wait for another; returns at once, and waits for no disk."""

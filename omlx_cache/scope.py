@@ -1,5 +1,6 @@
 """Scope: what may share pages: one model, one kind of cache, one salt."""
 
+import contextlib
 import copy
 import logging
 import os
@@ -137,14 +138,13 @@ class Scope:
         self.trims = {*self.groups} <= {PAGED}
 
     def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:
-        if not isinstance(prompt_cache, Sequence):
-            return None
-        try:
-            layout = layout_of(extracted(prompt_cache))
-        except UnsupportedCache:
-            return None
-        is_own = self.blank is not None and layout.signature == self.blank.signature
-        return layout if is_own else None
+        """Return the layout of caches of this scope, None for anything else."""
+        if self.blank is not None and isinstance(prompt_cache, Sequence):
+            with contextlib.suppress(UnsupportedCache):
+                layout = layout_of(extracted(prompt_cache))
+                if layout.signature == self.blank.signature:
+                    return layout
+        return None
 
     @property
     def fewest_tokens(self) -> int:

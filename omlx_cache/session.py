@@ -105,8 +105,7 @@ class Session(AbstractContextManager["Session"]):
         point = restored.point
         start = point.position
         if chain is not None:
-            groups = scope.namespace.groups
-            self.asked.walked = Walked(chain, groups, point.matched, point.lacking)
+            self.asked.walked = Walked(chain, scope.namespace.groups, point.matched, point.lacking)
             self.asked.remote_tokens = restored.remote_tokens
             layout = layout_of(restored.prompt_cache)
             length, branch = self._prompt_length, point.wanted_state

@@ -169,13 +169,12 @@ class BlockStore(ReadingTiers, contextlib.AbstractContextManager["BlockStore"]):
         opened.callback(self._queries.stop)
         self._budget: Budget | None = None
         self._on_disk: dict[BlockKey, Mapping[str, object]] = {}
-        if not s.hot_cache_only:
-            reuse = self._queries.ask(partial(read_reuse, s.cold_dir, fs), QUERY_SECONDS, reuse)
         # First: of settings that cannot work it says so, and nothing is open yet.
         remote = _open_remote(s, events)
         if remote is not None:
             opened.callback(remote.close, 0.0)
         if not s.hot_cache_only:
+            reuse = self._queries.ask(partial(read_reuse, s.cold_dir, fs), QUERY_SECONDS, reuse)
             cold = _cold(s, fs, clock, departures, reuse, events)
             cold.evictor.waits = waits
         namespaces = KnownNamespaces()

@@ -49,8 +49,9 @@ class Namespace:
             "extra": named(extra),
         }
         label = document.pop("label")
-        digest = namespace_digest(document)
-        return replace(self, digest=digest, document={**document, "label": label})
+        return replace(
+            self, digest=namespace_digest(document), document={**document, "label": label}
+        )
 
 
 NOWHERE = Namespace(BlockKey(b""), {})
@@ -87,8 +88,7 @@ def make_namespace(
         "extra": {},
         "software": software(),
     }
-    machine = json.dumps([model, adapter, architecture])
-    computed_by = hashlib.sha256(machine.encode()).hexdigest()
+    computed_by = hashlib.sha256(json.dumps([model, adapter, architecture]).encode()).hexdigest()
     digest = namespace_digest(document)
     return Namespace(digest, {**document, "label": label}, groups, computed_by)
 

@@ -51,8 +51,7 @@ def make_prompt_cache(
 
 def _made_by_model(model: Any, max_kv_size: int | None) -> Sequence[Any]:
     if hasattr(model, "make_cache"):
-        made: Sequence[Any] = model.make_cache()
-        return made
+        return list(model.make_cache())
     if max_kv_size is None:
         return [upstream.KVCache() for _ in model.layers]
     return [upstream.RotatingKVCache(max_kv_size, keep=SINK_TOKENS) for _ in model.layers]

@@ -204,8 +204,7 @@ class AskedRequest:
         (start, began), self._fed = self._fed, None
         length = self.record.prompt_tokens
         if (stop := min(position, length)) > start:
-            seconds = time.perf_counter() - began
-            self.computed(stop - start, 0.0 if start == length - 1 else seconds)
+            self.computed(stop - start, 0.0 if start == length - 1 else time.perf_counter() - began)
 
     @uninterrupted
     def waited(self, seconds: float, number: int | None) -> None:
