@@ -268,12 +268,10 @@ class Collected:
         """Yield the positions that can be restored, deepest first."""
         # Windows and states first: where they were evicted they say so at once.
         pickiest = list(self.found.values())[::-1]
-        ends = {self.top}
-        for pages in [self.found[STATE]] if STATE in self.found else pickiest:
-            ends.update(pages.pages)
+        told = [self.found[STATE]] if STATE in self.found else pickiest
+        ends = {min(end, self.top) for pages in told for end in pages.pages} - {0}
         for position in sorted(ends, reverse=True):
-            parts = (pages.covers(position) for pages in pickiest)
-            if 0 < position <= self.top and None not in parts:
+            if None not in (pages.covers(position) for pages in pickiest):
                 yield position
 
     def uses(self, position: int) -> dict[GroupSpec, tuple[PageUse, ...]]:
