@@ -49,7 +49,6 @@ class CircuitBreaker:
         """Let every thread enter again. A success that is not `sure` leaves the next pause as
         long."""
         self._failures = self._trying = 0
-        self._until = 0.0
         self.tripped = False
         if sure:
             self._seconds = 0.0

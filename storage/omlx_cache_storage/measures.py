@@ -106,12 +106,13 @@ MODELS = 64
 
 
 class WorkTotals(NamedTuple):
-    """`saved_seconds` is an estimate, as in `RequestStats`. Rates are by the models' labels."""
+    """Named as in `RequestStats`; `saved_seconds` is an estimate, as there. Rates are by the
+    models' labels."""
 
     prefill_seconds: float
     restore_seconds: float
     saved_seconds: float
-    tokens_per_second: Mapping[str, float]
+    prefill_tokens_per_second: Mapping[str, float]
 
 
 @dataclass(slots=True)
@@ -281,23 +282,19 @@ class Counters:
 
     def requests(self) -> RequestStats:
         self._run_deferred()
-        work = self.work.totals()
+        work = self.work.totals()._asdict()
         with self._lock:
             sums: dict[str, Any] = {one.name: self._sums[one.name] for one in fields(RequestStats)}
-            sums.update(
-                # A store has the log of requests, which knows.
-                live_sessions=0,
-                restore_seconds=work.restore_seconds,
-                prefill_seconds=work.prefill_seconds,
-                saved_seconds=work.saved_seconds,
-                prefill_tokens_per_second=dict(work.tokens_per_second),
-                misses=dict(self._misses),
-                skips=dict(self._skips),
-            )
-        return RequestStats(**sums)
+            # A store has the log of requests, which knows of live sessions.
+            sums |= {"live_sessions": 0, "misses": dict(self._misses), "skips": dict(self._skips)}
+        return RequestStats(**sums | work)
 
     def snapshots(self, limit_bytes: int) -> SnapshotStats:
         self._run_deferred()
         with self._lock:
-            live, nbytes = self._sums["snapshots"], self._sums["snapshot_bytes"]
-            return SnapshotStats(live, nbytes, self._snapshot_peak, limit_bytes)
+            return SnapshotStats(
+                self._sums["snapshots"],
+                self._sums["snapshot_bytes"],
+                self._snapshot_peak,
+                limit_bytes,
+            )

@@ -40,7 +40,7 @@ def test_four_prompts_in_one_batch_count_its_time_once(meter: WorkMeter, time: S
             request.computed(1000, 13.0)
     totals = meter.totals()
     assert totals.prefill_seconds == 39.0
-    assert totals.tokens_per_second == {"label of m": pytest.approx(12_000 / 39)}
+    assert totals.prefill_tokens_per_second == {"label of m": pytest.approx(12_000 / 39)}
 
 
 def test_saved_is_what_computing_would_have_taken_less_the_restore(
@@ -74,7 +74,7 @@ def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: Seco
             time.now += seconds * RECENT_TOKENS / 1000
             _request(meter).computed(RECENT_TOKENS, seconds * RECENT_TOKENS / 1000)
     rate = meter.rate("m")
-    assert rate == meter.totals().tokens_per_second["label of m"]
+    assert rate == meter.totals().prefill_tokens_per_second["label of m"]
     assert 100 < rate < 120
 
 

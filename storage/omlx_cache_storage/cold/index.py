@@ -376,7 +376,7 @@ class Index:
         return file
 
     def know(self, contents: Contents) -> None:
-        gone = [page for page in self.contents if page not in contents]
+        gone = [file.id for file in self.contents.records() if file.id not in contents]
         self.contents.become(contents)
         self.namespaces = {file.namespace for file in contents.records()}
         self.lost += [(page, NEVER_NS) for page in gone]

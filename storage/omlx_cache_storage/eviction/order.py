@@ -106,9 +106,6 @@ class OrderedPages(Generic[R]):
     def __contains__(self, page: PageId) -> bool:
         return page in self._records
 
-    def __iter__(self) -> Iterator[PageId]:
-        return iter(list(self._records))
-
     def records(self) -> list[R]:
         return list(self._records.values())
 
