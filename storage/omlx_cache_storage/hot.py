@@ -402,9 +402,8 @@ class HotTier(LocalTier[Held]):
                 elif held is not None and held.state in REFUSED and held.stamp_ns == stamp_ns:
                     self._change(held, PageState.DIRTY)
 
-    def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
+    def demote(self, pages: Iterable[PageId], stamp_ns: int) -> None:
         with self._lock:
-            stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
             self._pages.touch(self._pages.unpinned(pages, self._clock.now()), stamp_ns)
 
     def repin(self, pages: Sequence[PageId] | None = None) -> Pinned:

@@ -18,6 +18,7 @@ from kit.storage import Story, disk_usage, files_in, open_cold, write_pages
 from kit.storage.mounts import small_disk
 from kit.terminals import on_terminal
 from omlx_cache.identity.namespace import salt_digest, software
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 
 from .conftest import Cli, Start
 
@@ -233,7 +234,7 @@ def test_older_deletes_pages_by_their_last_use_and_the_superseded_ones(
 ) -> None:
     tier = open_cold(cold_dir)
     tier.touch(Story("unused").ids(1), time.time_ns())
-    tier.demote(Story("now").ids(5))
+    tier.demote(Story("now").ids(5), SUPERSEDED_NS)
     tier.settle()
     # A root that a killed process left old outlives its deep end.
     root = next(p for p in files_in(cold_dir) if Story("now").id(1).key.hex() in p.name)

@@ -12,7 +12,7 @@ from kit.storage import Story, bytes_of, expected_payload, open_cold, read_cold
 from kit.units import KIB
 from omlx_cache.control.listing import ListedPage, list_pages
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.eviction.keep import Clock
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.page import Page, PageId, Tail
 
@@ -191,9 +191,9 @@ def test_a_touch_is_by_depth_whatever_order_it_names(make: Make, story: Story) -
 
 def test_superseded_pages_leave_before_all_others(make: Make, story: Story) -> None:
     tested = _fill(make(4), story, 1, 2, 3, 4)
-    tested.tier.demote(story.ids(1, 2))
+    tested.tier.demote(story.ids(1, 2), SUPERSEDED_NS)
     assert _numbers(tested, story) == [2, 1, 4, 3]
-    tested.tier.demote(story.ids(3))
+    tested.tier.demote(story.ids(3), SUPERSEDED_NS - 1)
     assert _numbers(tested, story) == [3, 2, 1, 4]
     tested.tier.touch(story.ids(1))
     assert _numbers(tested, story) == [3, 2, 4, 1]

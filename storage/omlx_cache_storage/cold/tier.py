@@ -249,9 +249,8 @@ class ColdTier(LocalTier[PageFile]):
             if index.refused_rank is not None and stamp_ns < index.refused_rank[0]:
                 index.refused_rank = None
 
-    def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
+    def demote(self, pages: Iterable[PageId], stamp_ns: int) -> None:
         """Make pages the first to be evicted, the deepest of them first, after a restart too."""
-        stamp_ns = self._index.clock.superseded() if stamp_ns is None else stamp_ns
         self._index.place(pages, stamp_ns, own=True)
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:

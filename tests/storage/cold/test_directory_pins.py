@@ -13,6 +13,7 @@ from kit.units import KIB, SECOND
 from omlx_cache_daemon.changing import ChangeRefused, change_pins
 from omlx_cache_storage.cold.small_files import PINS, encode_pins, parse_pins, pins_bytes, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.format.names import PINS_FILE
 from omlx_cache_storage.pins import PinRecord
 
@@ -170,7 +171,7 @@ def test_index_and_pins_agree_whatever_happens(
             elif what == "touch":
                 tier.touch(story.ids(number))
             elif what == "demote":
-                tier.demote(story.ids(number))
+                tier.demote(story.ids(number), SUPERSEDED_NS)
             elif what == "drop":
                 tier.discard(story.ids(number))
             else:

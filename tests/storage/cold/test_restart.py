@@ -26,7 +26,7 @@ from kit.storage import (
 from kit.units import KIB
 from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.eviction.keep import Clock
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     LEDGER_FILE,
@@ -74,7 +74,7 @@ def test_pages_and_their_order_survive_a_restart(tmp_path: Path, story: Story) -
     _store(first, story, 1, 2, 3)
     _store(first, other, 1, 2)
     first.touch(story.ids(1, 2))
-    first.demote(other.ids(2))
+    first.demote(other.ids(2), SUPERSEDED_NS)
     first.settle()
     expected = _order(first, story, other)
     assert expected == [(1, 2), (0, 3), (1, 1), (0, 2), (0, 1)]

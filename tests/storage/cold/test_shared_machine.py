@@ -14,6 +14,7 @@ from kit.storage.told import Told
 from kit.units import KIB
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.format.names import LEDGER_FILE
 
 PAGE = 16 * KIB
@@ -65,7 +66,7 @@ class SharedDirectory(RuleBasedStateMachine):
 
     @rule(tier=tiers, story=stories, number=numbers)
     def demote(self, tier: int, story: Story, number: int) -> None:
-        self.tiers[tier].demote(story.ids(number))
+        self.tiers[tier].demote(story.ids(number), SUPERSEDED_NS)
 
     @rule(tier=tiers, story=stories, number=numbers)
     def drop(self, tier: int, story: Story, number: int) -> None:
