@@ -114,22 +114,25 @@ class Relief:
 
     def step(self, figures: MemoryFigures) -> int:
         level, given = level_of(figures, self.wanted_bytes), 0
-        if level is Level.NORMAL:
-            self._grow(figures)
-        else:
-            hot = self._tiers.hot_usage()
-            step = max(1, hot.limit_bytes // STEPS)
-            free = figures.free_bytes
+        hot, free, now = self._tiers.hot_usage(), figures.free_bytes, self._clock()
+        step = max(1, hot.limit_bytes // STEPS)
+        if level is not Level.NORMAL:
+            self._plentiful_since = now
             short = step if free is None else max(step, self.wanted_bytes - free)
             held = min(hot.nbytes, hot.allowed_bytes)
             goal = 0 if level is Level.CRITICAL else max(step, held - short)
             given = self._tiers.restrict_hot(min(goal, hot.allowed_bytes))
+        elif hot.allowed_bytes < hot.limit_bytes:
+            # One step more, when there has been room for two for a while.
+            if free is not None and free - self.wanted_bytes <= 2 * step:
+                self._plentiful_since = now
+            elif now - self._plentiful_since >= GROW_SECONDS:
+                self._plentiful_since = now
+                self._tiers.restrict_hot(min(hot.limit_bytes, hot.allowed_bytes + step))
         before, self._level = self._level, level
-        free, past = figures.free_bytes, self.usage
+        past = self.usage
         given_back, times = past.given_back_bytes + given, past.times + (given > 0)
         self.usage = MemoryUsage(level.word, free, given_back, times)
-        if level is not Level.NORMAL:
-            self._plentiful_since = self._clock()
         if level > before:
             _log.warning(
                 "memory is short (%s%s; %s should stay free): "
@@ -139,18 +142,6 @@ class Relief:
                 format_size(self.wanted_bytes),
             )
         return given
-
-    def _grow(self, figures: MemoryFigures) -> None:
-        """Allow one step more, when there has been room for two for a while."""
-        hot = self._tiers.hot_usage()
-        if hot.allowed_bytes >= hot.limit_bytes:
-            return
-        step, free, now = max(1, hot.limit_bytes // STEPS), figures.free_bytes, self._clock()
-        if free is not None and free - self.wanted_bytes <= 2 * step:
-            self._plentiful_since = now
-        elif now - self._plentiful_since >= GROW_SECONDS:
-            self._plentiful_since = now
-            self._tiers.restrict_hot(min(hot.limit_bytes, hot.allowed_bytes + step))
 
 
 def _room(limit_file: Path) -> int | None:
