@@ -140,9 +140,11 @@ class PrefixCache(Scopes):
             return Lookup(0, 0, self.unsupported_reason, ())
         chain = scope.chain(array)
         point = scope.find(chain, max(0, len(array) - 1))
-        walked = Walked(chain, scope.namespace.groups, point.matched, point.lacking)
         told = self.store.requests.explainer.explain(
-            walked, len(array), point.position, point.reason
+            Walked(chain, scope.namespace.groups, point.matched, point.lacking),
+            len(array),
+            point.position,
+            point.reason,
         )
         pages = tuple(
             PageLocation(
@@ -204,8 +206,9 @@ class PrefixCache(Scopes):
         # Returns at once: what only others have cannot be pinned here.
         found = scope.find(chain, len(chain), wait=0.0)
         pages = [*found.root_first, *needed(chain, scope.groups, len(chain))]
-        seconds = float(min(ttl, MOST_PIN_SECONDS))
-        record, tiers = store.pin(chain.namespace, list(dict.fromkeys(pages)), seconds)
+        record, tiers = store.pin(
+            chain.namespace, list(dict.fromkeys(pages)), float(min(ttl, MOST_PIN_SECONDS))
+        )
         if record is None:
             return Pin(f"all pins together name {MOST_KEYS:,} blocks at most")
         memory, disk = tiers[0], tiers[1] if len(tiers) > 1 else None

@@ -56,14 +56,14 @@ class SequenceState(Enum):
 @dataclass(slots=True)
 class Sequence:
     """Mutable: `length`, committed tokens; `pending`, tokens appended beyond it per layer;
-    `_leftover`, whether `pending` is the uncommitted part of a round."""
+    `leftover`, whether `pending` is the uncommitted part of a round."""
 
     seq_id: int
     slot: int
     max_len: int
     length: int = 0
     pending: list[int] = field(default_factory=list)
-    _leftover: bool = False
+    leftover: bool = False
 
     @property
     def state(self) -> SequenceState:
@@ -82,35 +82,10 @@ class Sequence:
 
     def note_append(self, layer: int, count: int) -> None:
         """Record an append; it ends a round that was partly committed, in all layers."""
-        if self._leftover:
+        if self.leftover:
             self.pending = [0] * len(self.pending)
-            self._leftover = False
+            self.leftover = False
         self.pending[layer] = count
-
-    def advance(self, count: int) -> None:
-        """Commit `count` tokens; raises AdvanceError unless every layer has appended them."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise AdvanceError(f"cannot advance by {count!r} tokens: give an integer >= 0")
-        for layer, appended in enumerate(self.pending):
-            if count > appended:
-                raise AdvanceError(
-                    f"sequence {self.seq_id}: cannot advance by {count} tokens, layer {layer} "
-                    f"has appended {appended} since the last advance"
-                )
-        self.length += count
-        self.pending = [appended - count for appended in self.pending]
-        self._leftover = True
-
-    def truncate(self, length: int) -> None:
-        if isinstance(length, bool) or not isinstance(length, int):
-            raise AdvanceError(f"cannot truncate to {length!r}: give an integer")
-        if not 0 <= length <= self.length:
-            raise AdvanceError(
-                f"sequence {self.seq_id}: cannot truncate to {length} tokens, it holds "
-                f"{self.length}"
-            )
-        self.length = length
-        self.pending = [0] * len(self.pending)
 
 
 class KVCacheManager:
@@ -204,11 +179,30 @@ class KVCacheManager:
 
     def advance_seq_len(self, seq_id: int, n: int) -> None:
         """Commit `n` tokens; raises AdvanceError unless every layer has appended them."""
-        self._sequence(seq_id).advance(n)
+        sequence = self._sequence(seq_id)
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise AdvanceError(f"cannot advance by {n!r} tokens: give an integer >= 0")
+        for layer, appended in enumerate(sequence.pending):
+            if n > appended:
+                raise AdvanceError(
+                    f"sequence {seq_id}: cannot advance by {n} tokens, layer {layer} "
+                    f"has appended {appended} since the last advance"
+                )
+        sequence.length += n
+        sequence.pending = [appended - n for appended in sequence.pending]
+        sequence.leftover = True
 
     def truncate(self, seq_id: int, length: int) -> None:
         """Forget the tokens from `length` on, appended and not advanced ones included."""
-        self._sequence(seq_id).truncate(length)
+        sequence = self._sequence(seq_id)
+        if isinstance(length, bool) or not isinstance(length, int):
+            raise AdvanceError(f"cannot truncate to {length!r}: give an integer")
+        if not 0 <= length <= sequence.length:
+            raise AdvanceError(
+                f"sequence {seq_id}: cannot truncate to {length} tokens, it holds {sequence.length}"
+            )
+        sequence.length = length
+        sequence.pending = [0] * len(sequence.pending)
 
     def get_cache(
         self, seq_id: int, layer_idx: int, *, appended: bool = False
@@ -262,7 +256,7 @@ class KVCacheManager:
             raise AppendError(f"the prefix's layers differ in length: {sorted(counts)} tokens")
         for layer_idx, (k, v) in enumerate(checked):
             self._write([sequence], layer_idx, k, v)
-        sequence.advance(counts.pop())
+        self.advance_seq_len(seq_id, counts.pop())
 
     def layer_buffers(self, layer_idx: int) -> tuple[Array, Array]:
         return self._keys[layer_idx], self._values[layer_idx]

@@ -350,10 +350,9 @@ def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | Non
 def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | None) -> WhyReply:
     """Return the latest requests, or the one of a number, oldest first; decodes text."""
     asked = [one for one in log.latest() if number in (None, one.record.number)][-last:]
-    history = log.explainer
     return WhyReply(
         [_request(one, decoder) for one in asked],
-        Remembered(history.limit_bytes, history.nbytes, history.began),
+        Remembered(log.explainer.limit_bytes, log.explainer.nbytes, log.explainer.began),
     )
 
 
