@@ -284,7 +284,7 @@ class Session(AbstractContextManager["Session"]):
             try:
                 actual = layout.position()
                 if position is None:
-                    position = self._planned if actual is None else actual
+                    position = actual or self._planned
                 if told is not None or position <= self._prompt_length:
                     actual = actual if own is None else own.reached(position)
                     if actual is not None and actual != position:

@@ -65,8 +65,8 @@ def _codecs(tensors: Tensors, kind: LayerKind, policy: CodecPolicy) -> Mapping[s
         name.removesuffix(".keys")
         for name, spec in known.items()
         if name.endswith(".keys") and len(spec.shape) == 4 and spec.dtype in FLOATS
+        if f"{name.removesuffix('.keys')}.values" in known
     ]
-    paths = [path for path in paths if f"{path}.values" in known]
     paths.sort(key=lambda path: [int(part) for part in path.split(".")])
     plan = policy.plan(
         [

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
@@ -147,11 +148,11 @@ def page_arrays(tensors: Iterable[TensorSpec], payload: Array) -> dict[str, Arra
 
 def file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
     """Order tensors so that equal shapes lie side by side, wide items first (for alignment)."""
-    alike: dict[tuple[str, tuple[int, ...]], list[TensorSpec]] = {}
+    alike: dict[tuple[int, str, tuple[int, ...]], list[TensorSpec]] = {}
     for spec in specs:
-        alike.setdefault((spec.dtype, spec.shape), []).append(spec)
-    together = chain.from_iterable(alike.values())
-    return sorted(together, key=lambda spec: -ITEM_BYTES[spec.dtype])
+        alike.setdefault((ITEM_BYTES[spec.dtype], spec.dtype, spec.shape), []).append(spec)
+    wide_first = sorted(alike, key=itemgetter(0), reverse=True)
+    return list(chain.from_iterable(map(alike.__getitem__, wide_first)))
 
 
 def wanted_specs(
