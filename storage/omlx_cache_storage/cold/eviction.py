@@ -141,16 +141,6 @@ class Evictor(DirectoryPart):
         # Raises OSError: a page of which peer processes know nothing must not be written.
         self._sharing.ledger.append([*again, Reserved(writing.file, page, writing.described)])
 
-    def _reserve_part(self, writing: Writing) -> None:
-        with self._index.lock:
-            over = self.lacks(0)
-        free = writing.reserved - over - self.places_of(writing)
-        if free > ENTRY_BYTES:
-            self.reserve(
-                writing,
-                writing.wanted._replace(nbytes=min(free - ENTRY_BYTES, writing.wanted.nbytes)),
-            )
-
     def give_way(self, nbytes: int, candidate: Candidate) -> Victims:
         """Evict about `nbytes`, at least one page if one may be evicted, since the disk had no room
         for the candidate."""
@@ -232,12 +222,19 @@ class Evictor(DirectoryPart):
         return expelled
 
     def _expel_for(self, writing: Writing, victims: Victims) -> None:
+        """Evict for a page as much as one hold of the directory is for; raises HeldEnough, with the
+        room so far reserved, when that is a part of it."""
         undeletable = self._index.doomed.nbytes
         expelled = self.expel(victims.pages)
         writing.short = (writing.short or 0) - sum(file.cost for file in expelled)
         is_part = len(expelled) < len(victims.pages) or len(expelled) == HOLD_FILES
         if is_part and self._index.doomed.nbytes <= undeletable:
-            self._reserve_part(writing)
+            with self._index.lock:
+                over = self.lacks(0)
+            wanted, free = writing.wanted, writing.reserved - over - self.places_of(writing)
+            if free > ENTRY_BYTES:
+                nbytes = min(free - ENTRY_BYTES, wanted.nbytes)
+                self.reserve(writing, wanted._replace(nbytes=nbytes))
             raise HeldEnough
 
     def lacks(self, nbytes: int) -> int:

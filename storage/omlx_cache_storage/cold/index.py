@@ -319,11 +319,10 @@ class Index:
         name = page.name.id
         self.doomed.end(page.name)
         with self.lock:
-            file = self.contents.get(name)
-            if file is None or not self.has_file(page.name):
+            file = self.pop(name) if self.has_file(page.name) else None
+            if file is None:
                 return
             self.lost.append((name, file.stamp_ns))
-            self.pop(name)
             self.events.note_file(
                 "evicted" if why == "disk" else "removed",
                 page,
