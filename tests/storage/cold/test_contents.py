@@ -69,7 +69,7 @@ class ContentsMachine(RuleBasedStateMachine):
             if _page(number) in moved:
                 self.model[number] = self.model[number]._replace(stamp=stamp)
 
-    @rule(numbers=st.lists(NUMBERS, max_size=8), stamp=st.integers(-1, 6))
+    @rule(numbers=st.lists(NUMBERS, max_size=8), stamp=st.integers(0, 6))
     def place(self, numbers: list[int], stamp: int) -> None:
         self.contents.touch(map(_page, numbers), stamp)
         for number in set(numbers) & set(self.model):
