@@ -1,4 +1,4 @@
-"""The files and directories of a cold tier: placing, publishing, deleting; no index, no budget."""
+"""The files and directories of a cold tier: staging, tidying, deleting; no index, no budget."""
 
 import contextlib
 import hashlib
