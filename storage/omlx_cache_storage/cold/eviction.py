@@ -16,10 +16,11 @@ from omlx_cache_storage.cold.disk import Descriptor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Candidate, Index, PendingDeletion, Victims
 from omlx_cache_storage.cold.ledger import HOLD_FILES
-from omlx_cache_storage.cold.ledger_records import Cancelled, Change, Removed, Reserved
+from omlx_cache_storage.cold.ledger_records import Cancelled, Change, Demoted, Removed, Reserved
 from omlx_cache_storage.cold.sharing import DirectoryPart, Flight, Sharing
 from omlx_cache_storage.documents import format_size
 from omlx_cache_storage.events import Departures
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId, WriteResult
@@ -32,6 +33,8 @@ DIRECTORY_SLACK_BYTES = 12 * 1024
 """More than small files take while they are replaced."""
 _FEW_FILES = 32
 """The disk lacks no files any more when so many may be made: eviction gives back one at a time."""
+AHEAD_NS = 60 * 1_000_000_000
+"""Times of files that are further ahead than this are no uses of other processes."""
 LOOKED_AHEAD = 1024
 """Pages whose use by others is asked for at a time, at most."""
 
@@ -117,6 +120,37 @@ class Evictor(DirectoryPart):
                             # Once: its file would say so until that time has come.
                             self._index.unrecorded.add(page)
         return news
+
+    def record_recency(self) -> None:
+        """Write to the files when their pages were used, for `catch_up` of peer processes and for
+        the next start. Raises nothing."""
+        now = self._index.clock.now()
+        with self._index.lock:
+            pages, self._index.unrecorded = self._index.unrecorded, set()
+            files = list(filter(None, map(self._index.contents.get, pages)))
+            for file in files:
+                if file.stamp_ns > now and not file.pinned_ns:
+                    # Used later than now: others learn again and again that it is in use.
+                    self._index.unrecorded.add(file.id)
+        demoted: dict[int, list[PageId]] = {}
+        for file in files:
+            path, time_ns = self._index.path(file.stored), min(file.stamp_ns, now)
+            with contextlib.suppress(OSError):
+                info = self._fs.own_file(path)
+                if time_ns <= SUPERSEDED_NS:
+                    demoted.setdefault(time_ns, []).append(file.id)
+                elif info is None or (
+                    # A peer process has used it later. A time of this process's own is taken back,
+                    # and so is a future one: a clock was ahead.
+                    time_ns <= info.st_mtime_ns <= now + AHEAD_NS
+                    and info.st_mtime_ns != file.recorded_ns
+                ):
+                    continue
+                self._fs.set_times(path, time_ns)
+                file.recorded_ns = time_ns
+        if demoted:
+            with contextlib.suppress(OSError), self._sharing.changing():
+                self._sharing.tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
 
     def known_bytes(self) -> int:
         with self._index.lock:

@@ -200,11 +200,9 @@ class PageFiles:
         return emptied
 
     def is_ours(self) -> bool:
-        """True when the directory is the one that was read last, not removed or replaced."""
-        try:
-            return self._identity is not None and self.fs.identity(self.directory) == self._identity
-        except FileNotFoundError:
-            return False
+        """True when the directory is the one that was read last, not replaced or opened to the
+        writes of others; raises OSError for one that was removed."""
+        return self._identity is not None and self.fs.identity(self.directory) == self._identity
 
     def open(self) -> None:
         """Begin with the directory as it is, and forget earlier knowledge of it. Raises NotPrivate,

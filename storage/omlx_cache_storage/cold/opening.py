@@ -1,4 +1,4 @@
-"""Reading a cold directory into the index, and writing the index's knowledge to its files."""
+"""Reading a cold directory into the index."""
 
 import contextlib
 import errno
@@ -8,7 +8,7 @@ import time
 
 from omlx_cache_storage.breaker import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.catalog import Inventory, take_inventory, uncollected
-from omlx_cache_storage.cold.eviction import FILE_SLACK_BYTES, Evictor
+from omlx_cache_storage.cold.eviction import AHEAD_NS, FILE_SLACK_BYTES, Evictor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Contents, Index
 from omlx_cache_storage.cold.ledger import (
@@ -18,18 +18,13 @@ from omlx_cache_storage.cold.ledger import (
     LedgerBusy,
     ledger_bytes,
 )
-from omlx_cache_storage.cold.ledger_records import Demoted
 from omlx_cache_storage.cold.root import DirectoryGone, DiskGone, Root
 from omlx_cache_storage.cold.shared_limits import SharedLimits
 from omlx_cache_storage.cold.sharing import DirectoryPart, Sharing
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.format.names import LEDGER_FILE, PageName, parse_name
-from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
 
-AHEAD_NS = 60 * 1_000_000_000
-"""Times of files that are further ahead than this are no uses of other processes."""
 SCANS = 3
 """How often a directory is read that changes faster than it is followed, before the tier backs
 off."""
@@ -55,49 +50,17 @@ class Opening(DirectoryPart):
         self.root = root
         self.ignored = 0
 
-    def record_recency(self) -> None:
-        now = self._index.clock.now()
-        with self._index.lock:
-            pages, self._index.unrecorded = self._index.unrecorded, set()
-            files = list(filter(None, map(self._index.contents.get, pages)))
-            for file in files:
-                if file.stamp_ns > now and not file.pinned_ns:
-                    # Used later than now: others learn again and again that it is in use.
-                    self._index.unrecorded.add(file.id)
-        demoted: dict[int, list[PageId]] = {}
-        for file in files:
-            path, time_ns = self._index.path(file.stored), min(file.stamp_ns, now)
-            with contextlib.suppress(OSError):
-                info = self._fs.own_file(path)
-                if time_ns <= SUPERSEDED_NS:
-                    demoted.setdefault(time_ns, []).append(file.id)
-                elif info is None or (
-                    # A peer process has used it later. A time of this process's own is taken back,
-                    # and so is a future one: a clock was ahead.
-                    time_ns <= info.st_mtime_ns <= now + AHEAD_NS
-                    and info.st_mtime_ns != file.recorded_ns
-                ):
-                    continue
-                self._fs.set_times(path, time_ns)
-                file.recorded_ns = time_ns
-        if demoted:
-            with contextlib.suppress(OSError), self._sharing.changing():
-                self._sharing.tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
-
     def load(self) -> None:
-        """Index the directory if it is not the one that was indexed; raises OSError."""
+        """Index the directory anew; raises OSError."""
         before = self._index.health.opening
         try:
-            if self._sharing.follows and self._files.is_ours():
-                with self._index.lock:
-                    self._index.health.opening = ""
-            else:
-                self._read_anew()
+            self._read_anew()
         except OSError as error:
+            # What changes until it can be read is not known.
+            self._sharing.is_lost = True
             with self._index.lock:
                 if isinstance(error, DirectoryGone):
                     # The pages in memory are written nowhere, then.
-                    self._sharing.is_lost = True
                     self._index.know(
                         Contents(self._index.make_policy(self._index.contents.policy.learned()))
                     )
@@ -115,7 +78,7 @@ class Opening(DirectoryPart):
     @uncollected()
     def _read_anew(self) -> None:
         # A directory that changed too fast to be followed loses no recency.
-        self.record_recency()
+        self._evictor.record_recency()
         self.root.have(deleted=self._sharing.ledger.is_gone)
         if self._sharing.ledger.is_gone and not self._files.is_ours():
             _log.warning(

@@ -29,8 +29,7 @@ _PAUSE_SECONDS = 0.002
 
 class PageWriter(DirectoryPart):
     """Writes pages, whole or not at all. Belongs to one thread at a time; the index's lock guards
-    `written` and `rewritten` (bytes). `load` indexes the directory if it is not the one that was
-    indexed, and raises OSError."""
+    `written` and `rewritten` (bytes). `load` indexes the directory anew, and raises OSError."""
 
     def __init__(
         self,
@@ -63,7 +62,8 @@ class PageWriter(DirectoryPart):
         unreadable page is written again, except one that only this process cannot decode. Waits a
         moment for a page that a peer process is writing. Writer thread only.
         """
-        self._load()
+        if not self._sharing.follows:
+            self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)
         decided = self.decided(candidate, page.meta.held)
         if decided is not None:
@@ -237,7 +237,7 @@ class PageWriter(DirectoryPart):
                 self.take(writing, nbytes)
                 writing.reserved = 0
             self._fs.sync_directory(writing.shard, self._files.durability)
-            if self._sharing.untold:
+            if self._sharing.untold and not self._sharing.follows:
                 # The directory was made anew meanwhile. If this process ended now, no other would
                 # find the page, though `flush` has reported it durable.
                 with contextlib.suppress(OSError):

@@ -98,15 +98,15 @@ class Sharing:
 
     @property
     def follows(self) -> bool:
-        if self.read_only:
-            # No process changes anything, or the ledger has the changes of another mount.
-            return (
-                not self.is_lost
-                and self._fs.exists(self.directory)
-                and not self.ledger.is_gone
-                and not self._fs.is_writable(self.directory)
-            )
-        return not self.is_lost and self.ledger.is_current
+        """True while the directory is the one that was read last, and the ledger tells all changes
+        since then. False also where the disk does not answer."""
+        with contextlib.suppress(OSError):
+            if not self.is_lost and self._files.is_ours():
+                if not self.read_only:
+                    return self.ledger.is_current
+                # No process changes anything, or the ledger has the changes of another mount.
+                return not self.ledger.is_gone and not self._fs.is_writable(self.directory)
+        return False
 
     def enter(self, ledger_bytes: int) -> None:
         """Have the directory's ledger, and follow it from here on; raises OSError. Nothing is taken

@@ -284,8 +284,9 @@ class ColdTier(LocalTier[PageFile]):
         nothing."""
         for _ in range(2):
             try:
-                self._opening.load()
-                self._opening.record_recency()
+                if not self.sharing.follows:
+                    self._opening.load()
+                self.evictor.record_recency()
                 with self.sharing.changing():
                     self._limits.heed()
                     self.sharing.recover()
