@@ -240,8 +240,7 @@ class Admission:
         in_memory = self.tiers.retains and not self.finishing
         pages = [PageId(self.chain.key(end), PAGED) for end in ends]
         lacking: dict[PageId, int] = {}
-        found = self.tiers.find_all(pages, here=True)
-        for page, end, info in zip(pages, ends, found, strict=True):
+        for page, end, info in zip(pages, ends, self.tiers.find_all(pages, here=True), strict=True):
             if info is None or (in_memory and not info.in_memory):
                 lacking[page] = end
             else:

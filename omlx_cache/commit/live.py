@@ -140,9 +140,8 @@ class LiveProgress:
         return live
 
     def _guess(self, count: int, expected: bool) -> int | None:
-        first = self._first_array()
-        fed = first is not self._watched
-        self._watched = first
+        before, self._watched = self._watched, self._first_array()
+        fed = before is not self._watched
         if fed and (expected or not self._guided):
             # A loop of the caller's own, which never said how far it was, is taken at its word.
             self._guessed = count
@@ -166,16 +165,15 @@ class Staging:
     pages without room, and window tokens.
 
     `release` gives all of it back, also what an error left behind; from any thread, but no
-    finalizer, which hands it to `Counters.defer`. `_lock` guards `_closed` and `_sizes`, of what is
-    staged.
+    finalizer, which hands it to `Counters.defer`. `_lock` guards `_sizes`, of what is staged,
+    None after `release`.
     """
 
     def __init__(self, counters: Counters, limit_bytes: int) -> None:
         self._counters = counters
         self._limit = limit_bytes
         self._lock = threading.Lock()
-        self._closed = False
-        self._sizes: list[int] = []
+        self._sizes: list[int] | None = []
 
     def reserve(self, nbytes: int) -> bool:
         """Reserve bytes before they are made; False when the budget is spent, and after
@@ -183,7 +181,7 @@ class Staging:
         if not self._counters.take_snapshot(nbytes, self._limit):
             return False
         with self._lock:
-            if not self._closed:
+            if self._sizes is not None:
                 self._sizes.append(nbytes)
                 return True
         self._counters.drop_snapshot(nbytes)
@@ -191,16 +189,15 @@ class Staging:
 
     def give_back(self, nbytes: int) -> None:
         with self._lock:
-            if self._closed:
+            if self._sizes is None:
                 return
             self._sizes.remove(nbytes)
         self._counters.drop_snapshot(nbytes)
 
     def release(self) -> None:
         with self._lock:
-            self._closed = True
-            sizes, self._sizes = self._sizes, []
-        for nbytes in sizes:
+            sizes, self._sizes = self._sizes, None
+        for nbytes in sizes or ():
             self._counters.drop_snapshot(nbytes)
 
 
