@@ -72,11 +72,10 @@ from omlx_cache_storage.io_threads import (
     DiskThread,
     ReaderPool,
     came,
-    in_a_pool,
     within,
 )
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, PageId, PageMeta
+from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher, ReadingTiers
 from omlx_cache_storage.remote.tier import open_tier
 from omlx_cache_storage.remote.uploads import Uploads
@@ -310,18 +309,6 @@ class BlockStore(ReadingTiers, contextlib.AbstractContextManager["BlockStore"]):
     @property
     def cold_dir(self) -> str | None:
         return None if self.cold is None else str(self.settings.cold_dir)
-
-    def meta(self, page: PageId) -> PageMeta:
-        """`Tiers.meta`; one that only the disk has is waited for until that hangs."""
-        held = self.held(page)
-        if held is not None:
-            return held.meta
-        if in_a_pool():
-            return super().meta(page)
-        read = self.read_pool.submit(super().meta, page)
-        if not came(read):
-            raise self.unanswered(page)
-        return read.result()
 
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
         """`Tiers.clear`; also forgets prompts. Ctrl-C ends the wait, and the deletion goes on."""

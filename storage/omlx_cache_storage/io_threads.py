@@ -89,11 +89,6 @@ def note_answer() -> None:
         _current.progress.move()
 
 
-def in_a_pool() -> bool:
-    """True on a thread that may wait for a disk."""
-    return _current.progress is not None
-
-
 def progress() -> LastAnswer:
     return _current.progress or LastAnswer()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from kit.storage import Story, commit, open_store
 from omlx_cache import store as module
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.io_threads import came
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 module.CLOSE_SECONDS = 1.0
@@ -92,8 +93,12 @@ if end == "close":
     print(time.monotonic() - began, flush=True)
 elif end == "interrupt":
     disk.hangs = ("read", "write", "remove")
-    calls = {"flush": store.flush, "clear": lambda: store.clear(story.namespace)}
-    calls.get(in_flight, restore)()
+    calls = {
+        "flush": store.flush,
+        "clear": lambda: store.clear(story.namespace),
+        "restore": lambda: came(store.read_pool.submit(restore)),
+    }
+    calls[in_flight]()
 """
 
 
