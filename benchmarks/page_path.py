@@ -56,6 +56,7 @@ class Recorder:
 
 def measure(directory: Path) -> Recorder:
     """Return what was called on each way."""
+    recorder = Recorder()
     model = small_model()
     tokens = [(7 * i * i + i) % 512 for i in range(TOKENS)]
     settings = CacheSettings(cold_dir=directory, min_free_bytes=0, socket="off")
@@ -67,7 +68,6 @@ def measure(directory: Path) -> Recorder:
                 mx.eval(model(mx.array([chunk]), cache=session.prompt_cache))
             session.commit()
 
-    recorder = Recorder()
     for way, expected in (("miss", 0), ("cold", TOKENS - 1)):
         with BlockStore(settings) as store:
             cache = PrefixCache(model, store)
