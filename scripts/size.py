@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(6786, 54, 0),
-    "core": Limit(7041, 71, 0),
+    "core": Limit(7036, 71, 0),
     "outside": Limit(11626, 141, 0),
-    "wheel": Limit(25453, 266, 0),
+    "wheel": Limit(25448, 266, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31359, 478, 0),
 }

@@ -40,6 +40,9 @@ _TURBO_PARTS = ("norms", "indices")
 class KVCacheAdapter(Adapter):
     """mlx-lm's KVCache, a buffer with slack, and drop-in subclasses with its fields."""
 
+    has_slack = True
+    """Whether the buffer grows by steps of `step` tokens."""
+
     def group(self, cache: Any) -> GroupSpec:
         return PAGED
 
@@ -57,7 +60,7 @@ class KVCacheAdapter(Adapter):
         return arrays
 
     def grows(self, cache: Any) -> int | None:
-        return int(cache.step)
+        return int(cache.step) if self.has_slack else None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         cache.keys, cache.values = arrays["keys"], arrays["values"]
@@ -70,14 +73,13 @@ class KVCacheAdapter(Adapter):
 class ConcatenateKVCacheAdapter(KVCacheAdapter):
     """A ConcatenateKVCache, a KVCache without slack: trimmed tokens stay in its buffer."""
 
+    has_slack = False
+
     def arrays(self, cache: Any) -> dict[str, Array]:
         arrays = super().arrays(cache)
         if arrays and arrays["keys"].shape[TOKEN_AXIS] != cache.offset:
             raise UnsupportedCache("a trimmed ConcatenateKVCache keeps the tokens it gave up")
         return arrays
-
-    def grows(self, cache: Any) -> int | None:
-        return None
 
 
 class ChunkedKVCacheAdapter(KVCacheAdapter):
@@ -149,6 +151,8 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
     buffer order, and another order gives other last bits.
     """
 
+    has_slack = False
+
     def group(self, cache: Any) -> GroupSpec:
         return GroupSpec("window", int(cache.max_size), int(cache.keep))
 
@@ -180,9 +184,6 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
         if position > cache.max_size and _is_ring(phase, cache):
             return _ring(position, int(cache.max_size), int(cache.keep), phase["index"])
         return super().wanted(cache, position, phase)
-
-    def grows(self, cache: Any) -> int | None:
-        return None
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         super().rebuild(cache, arrays, position, phase)
@@ -238,6 +239,8 @@ class TurboQuantKVCacheAdapter(KVCacheAdapter):
     what differs is refused with a reason.
     """
 
+    has_slack = False
+
     def config(self, cache: Any) -> dict[str, int]:
         bits = {f"{side}_bits": _whole(getattr(cache, f"{side}_bits")) for side in ("key", "value")}
         return {"seed": int(cache.seed), **bits}
@@ -249,9 +252,6 @@ class TurboQuantKVCacheAdapter(KVCacheAdapter):
     def phase(self, cache: Any) -> Phase:
         """Return the channels, which packed words do not tell."""
         return {f"{side}_dim": codec.dim for side, (codec, _) in _sides(cache).items()}
-
-    def grows(self, cache: Any) -> int | None:
-        return None
 
     def packing(self, cache: Any) -> Packing | None:
         config = self.config(cache)

@@ -9,12 +9,13 @@ from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
+from omlx_cache.arrays.mlxio import TOKEN_AXIS
+
 from .identity import make_identity
 
 Parts = dict[str, mx.array]
 """Named arrays of one encoded tensor; in each of them axis 2 is the token axis."""
 
-TOKEN_AXIS = 2
 FLOAT_DTYPES = (mx.float16, mx.bfloat16, mx.float32)
 
 GROUP_SIZES = (64, 32)

@@ -199,19 +199,19 @@ def unpack(words: mx.array, bits: int, dim: int) -> mx.array:
 
 def _close_gaps(lanes: mx.array, field: int, lane: int) -> mx.array:
     """Join neighbours: two fields of `field` bits, `lane` bits apart, become one of twice that."""
-    low = _low_fields(field, lane)
-    high = mx.array(low << field, dtype=mx.uint64)
-    return (lanes & mx.array(low, dtype=mx.uint64)) | ((lanes >> (lane - field)) & high)
+    low, high = _fields(field, lane)
+    return (lanes & low) | ((lanes >> (lane - field)) & high)
 
 
 def _open_gaps(lanes: mx.array, field: int, lane: int) -> mx.array:
-    low = _low_fields(field, lane)
-    high = mx.array(low << field, dtype=mx.uint64)
-    return (lanes & mx.array(low, dtype=mx.uint64)) | ((lanes & high) << (lane - field))
+    low, high = _fields(field, lane)
+    return (lanes & low) | ((lanes & high) << (lane - field))
 
 
-def _low_fields(field: int, lane: int) -> int:
-    return sum(((1 << field) - 1) << start for start in range(0, 64, 2 * lane))
+def _fields(field: int, lane: int) -> tuple[mx.array, mx.array]:
+    """Return the masks of the first field of each two lanes, and of the one next to it."""
+    low = sum(((1 << field) - 1) << start for start in range(0, 64, 2 * lane))
+    return mx.array(low, dtype=mx.uint64), mx.array(low << field, dtype=mx.uint64)
 
 
 def _fit_last(octets: mx.array, size: int) -> mx.array:

@@ -208,8 +208,7 @@ class Cutter:
     def _views_of(self, source: int, names: tuple[str, ...]) -> list[HostView]:
         key = (source, names)
         if key not in self._views:
-            arrays = self.sources[source].arrays
-            self._views[key] = host_views(map(arrays.__getitem__, names))
+            self._views[key] = host_views(map(self.sources[source].arrays.__getitem__, names))
         return self._views[key]
 
     def _joined(self, cut: PageCut) -> Array:
