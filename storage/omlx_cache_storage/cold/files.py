@@ -240,6 +240,7 @@ class PageFiles:
                     claim(path, links=False)
         if not self.fs.exists(described):
             replace_file(described, encode_document(document), self.fs, self.durability, self._doom)
+            self.fs.sync_directory(directory, self.durability)
         elif described not in self._named:
             self._name(described, document.get("label"))
         self._named.add(described)

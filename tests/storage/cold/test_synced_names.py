@@ -16,13 +16,18 @@ def test_the_names_of_the_cold_directory_and_its_new_parents_are_synced(tmp_path
     }
 
 
-def test_every_directory_above_a_written_page_is_synced(tmp_path: Path) -> None:
-    disk, story, synced = FaultyDisk(), Story(), set[Path]()
-    disk.each["sync_directory"] = lambda path, _: synced.add(Path(path))
+def test_every_name_above_a_written_page_is_synced_before_the_page_has_its_own(
+    tmp_path: Path,
+) -> None:
+    disk, story, steps = FaultyDisk(), Story(), list[Path]()
+    disk.each["sync_directory"] = lambda path, _: steps.append(Path(path))
+    disk.each["publish"] = lambda _, final: steps.append(Path(final))
     tier = open_cold(tmp_path / "cold", durability="fsync", fs=disk)
     assert tier.write(story.page(1), 10**18, story.document) == "written"
     (page,) = (tmp_path / "cold").rglob("*.safetensors")
-    assert synced >= {above for above in page.parents if above.is_relative_to(tmp_path)}
+    assert {*steps} >= {above for above in page.parents if above.is_relative_to(tmp_path)}
+    document = page.parents[1] / "namespace.json"
+    assert document.parent in steps[steps.index(document) : steps.index(page)]
 
 
 def test_a_files_bytes_are_synced_before_it_has_its_name(tmp_path: Path) -> None:
