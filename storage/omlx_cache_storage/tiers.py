@@ -136,10 +136,9 @@ class Tiers:
             return [None] * len(pages)
         best = self.hot.find_all(pages)
         for tier in (self._levels if here else self._sources)[1:]:
-            for at, found in enumerate(tier.find_all(pages)):
-                if found is not None:
-                    known = best[at]
-                    best[at] = found if known is None or found.held > known.held else known
+            for at, (known, found) in enumerate(zip(best, tier.find_all(pages), strict=True)):
+                if found is not None and (known is None or found.held > known.held):
+                    best[at] = found
         return best
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:

@@ -3,6 +3,7 @@ and bytes, and the files that should be deleted."""
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -221,8 +222,8 @@ class Index:
     `lock` guards all that mutates, and the fields that its users' docstrings name: `lost` are pages
     that left, with their stamps then, and that the writer has not taken (memory may believe them to
     be here), `cleared` namespaces to clear before the directory is read, `unrecorded` pages whose
-    files lack their stamps, `namespaces` those that pages are of, or were. No I/O, sorting or
-    making of paths happens under it. The methods for changes of peer processes (`take_in`, `leave`,
+    files lack their stamps, `namespaces` how many pages are of which. No I/O, sorting or making of
+    paths happens under it. The methods for changes of peer processes (`take_in`, `leave`,
     `place`), `go_by_pins`, `knows`, `drop_damaged` and `is_indexed` take it; callers of the other
     methods hold it. Deletions and publications keep apart by `Sharing.changing`, which is taken
     before it. `contents` is always the same object.
@@ -251,7 +252,7 @@ class Index:
         self.unrecorded: set[PageId] = set()
         self.lost: list[tuple[PageId, int]] = []
         self.cleared: set[BlockKey] = set()
-        self.namespaces: set[BlockKey] = set()
+        self.namespaces: Counter[BlockKey] = Counter()
         # Pages worth less than the last one that was refused are refused unseen: a smaller one
         # would fill the gap behind a page that its chain lacks.
         self.refused_rank: tuple[int, int] | None = None
@@ -277,7 +278,7 @@ class Index:
         if used and not file.pinned_ns:
             self.contents.policy.wanted([file.id], stamp_ns)
         self.contents.add(file, stamp_ns)
-        self.namespaces.add(file.namespace)
+        self.namespaces[file.namespace] += 1
         return file
 
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
@@ -369,6 +370,7 @@ class Index:
         file = self.contents.pop(page)
         if file is not None:
             self.contents.undecodable -= file.undecodable
+            self.namespaces[file.namespace] -= 1
             self.unrecorded.discard(page)
             self.refused_rank = None
             self.health.forget(page)
@@ -377,7 +379,7 @@ class Index:
     def know(self, contents: Contents) -> None:
         gone = [file.id for file in self.contents.records() if file.id not in contents]
         self.contents.become(contents)
-        self.namespaces = {file.namespace for file in contents.records()}
+        self.namespaces = Counter(file.namespace for file in contents.records())
         self.lost += [(page, NEVER_NS) for page in gone]
         self.departures.note(gone, "removed")
         self.unrecorded = {page for page in self.unrecorded if page in contents}

@@ -189,9 +189,9 @@ class Ledger:
                 return
             if not self.is_current:
                 raise _gone(self._path)
+            self._deleted, self._rests_until = 0, 0.0
             # A descriptor of its own: one that a fork left would share its locks.
             self._locked = self._fs.open(self._path, writing=True)
-            self._deleted, self._rests_until = 0, 0.0
             try:
                 if not self._fs.lock(self._locked, deadline=deadline):
                     raise _busy()

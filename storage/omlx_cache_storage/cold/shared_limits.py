@@ -320,7 +320,7 @@ class SharedLimits(DirectoryPart):
                 self._file_pins(now)
             if pins.version:
                 with self._index.lock:
-                    here = list(self._index.namespaces)
+                    here = list(+self._index.namespaces)
                 pins.learn(here)
             pinned = (pins.version, self._index.limit_bytes)
             if anew or self._pinned != pinned:

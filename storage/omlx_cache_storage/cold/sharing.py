@@ -276,11 +276,10 @@ class Sharing:
         """True while another writer, which still runs, writes as much of a page. The directory is
         held."""
         for flight in self.others():
-            other = flight.page
             if (
-                other is not None
-                and other.name.id == page.name.id
-                and other.held >= page.held
+                flight.page is not None
+                and flight.page.name.id == page.name.id
+                and flight.page.held >= page.held
                 and self._goes_on(flight)
             ):
                 return True

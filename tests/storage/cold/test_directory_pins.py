@@ -191,3 +191,12 @@ def test_index_and_pins_agree_whatever_happens(
     finally:
         for tier in tiers:
             tier.close()
+
+
+def test_a_namespace_without_pages_is_asked_for_no_more(tmp_path: Path, story: Story) -> None:
+    tier, other = _open(tmp_path), Story("other", nbytes=PAGE)
+    _write(tier, other, 1)
+    tier.clear(other.namespace)
+    _write(tier, story, 1)
+    for one in (tier, _open(tmp_path)):
+        assert set(+one._index.namespaces) == {story.namespace}
