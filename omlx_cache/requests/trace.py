@@ -17,9 +17,9 @@ import stat
 import threading
 from pathlib import Path
 
+from omlx_cache_storage.cold.disk import is_private
 from omlx_cache_storage.io_threads import ReaderPool
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.private import is_private
 
 _log = logging.getLogger(__name__)
 

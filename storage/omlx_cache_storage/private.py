@@ -1,13 +1,10 @@
-"""Checks of a file's or directory's owner, and of who may change it: nothing is trusted that
-another user could have put there. Also whether another process of this machine runs."""
+"""Checks of a directory's owner, and of who may change it: nothing is trusted that another user
+could have put there. Also whether another process of this machine runs."""
 
 import errno
 import os
 import stat
 from collections.abc import Callable
-
-from omlx_cache_storage.cold.disk import StrPath
-from omlx_cache_storage.cold.disk import is_private as is_private
 
 READABLE = 0o755
 """The loosest mode of a directory in which no other user can plant files."""
@@ -20,7 +17,7 @@ class NotPrivate(PermissionError):
         super().__init__(errno.EPERM, text)
 
 
-def trouble(path: StrPath, info: os.stat_result, *, allowed: int = READABLE) -> str:
+def trouble(path: str | os.PathLike[str], info: os.stat_result, *, allowed: int = READABLE) -> str:
     """Return in words why a directory is not private, empty when it is; `allowed` is its loosest
     mode."""
     if info.st_uid != os.geteuid():
@@ -30,7 +27,7 @@ def trouble(path: StrPath, info: os.stat_result, *, allowed: int = READABLE) -> 
             "or name another"
         )
     if stat.S_IMODE(info.st_mode) & 0o777 & ~allowed:
-        what = "be looked into" if is_private(info) else "be changed"
+        what = "be changed" if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else "be looked into"
         return (
             f"{path} may {what} by other users (mode {stat.S_IMODE(info.st_mode):04o}): make it "
             "private (chmod 700)"
@@ -39,7 +36,7 @@ def trouble(path: StrPath, info: os.stat_result, *, allowed: int = READABLE) -> 
 
 
 def claim(
-    directory: StrPath,
+    directory: str | os.PathLike[str],
     *,
     allowed: int = READABLE,
     links: bool = True,

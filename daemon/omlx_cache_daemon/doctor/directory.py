@@ -17,12 +17,12 @@ from omlx_cache_daemon.doctor.machine import PRIVATE, close, disks_of_stores
 from omlx_cache_daemon.offline_files import root_of
 from omlx_cache_storage.breaker import NO_ROOM
 from omlx_cache_storage.cold.catalog import namespace_directories
-from omlx_cache_storage.cold.disk import physical_bytes, temporary_name
+from omlx_cache_storage.cold.disk import is_private, physical_bytes, temporary_name
 from omlx_cache_storage.cold.files import TAG_FILE
 from omlx_cache_storage.cold.root import DirectoryGone, kind_of, locks_work
 from omlx_cache_storage.cold.small_files import BUDGET, PINS
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
-from omlx_cache_storage.private import is_private, trouble
+from omlx_cache_storage.private import trouble
 
 _OWN_SHARE = 20
 """Of a disk, the part that deleting files may not free."""
