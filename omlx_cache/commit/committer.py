@@ -177,7 +177,11 @@ class Committer:
         if self.store_blocks(layout, end):
             due = sorted({*self.stops[: bisect(self.stops, end)], end})
             self._store_stops(layout, extent, due, layout)
-            if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
+            if (
+                len(layout.groups) == 1
+                and self._prompt_length <= end
+                and self._prompt_length % self.chain.block_size
+            ):
                 self._store_paged(layout, [self._prompt_length])
         else:
             ends = range(self.done + self.chain.block_size, end + 1, self.chain.block_size)

@@ -29,7 +29,7 @@ def test_after_a_cold_restore_a_commit_cuts_no_page_that_is_on_the_disk(
 
     class Counting(committer.Cutter):
         def payloads(self, cuts: Any) -> list[mx.array]:
-            cut.append(sum(c.nbytes for c in cuts))
+            cut.append(sum(c.tensors.nbytes for c in cuts))
             return super().payloads(cuts)
 
     monkeypatch.setattr(committer, "Cutter", Counting)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm.models.cache import KVCache
 
 from kit import zoo
 from kit.drive import random_tokens, request, settings
 from kit.examples import some
+from kit.filling import fill
 from kit.storage import files_in, set_budget
 from omlx_cache import BlockStore, CacheSettings, PrefixCache, reasons
 from omlx_cache.commit.committer import CommitResult
@@ -151,3 +153,15 @@ def test_a_directory_that_cannot_be_used_is_named_and_no_budget_is_advised(
             request(model, PrefixCache(model, store), random_tokens(TOKENS, 1), new=0)
         assert "cold_bytes" not in caplog.text
         assert f"no cold tier: {directory}: " in caplog.text
+
+
+def test_a_prompt_of_whole_blocks_has_no_page_stored_twice_when_the_disk_is_full(
+    tmp_path: Path,
+) -> None:
+    fields = {"hot_bytes": 0, "cold_bytes": "2MiB", "queue_bytes": "256KiB", "block_size": 16}
+    with BlockStore(settings(tmp_path, commit_wait_seconds=30, **fields)) as store:
+        cache = PrefixCache(zoo.build("llama"), store, make_cache=lambda: [KVCache()])
+        with cache.session(random_tokens(512, 1)) as session:
+            fill(session.prompt_cache, 1024)
+            session.extend(random_tokens(512, 2))
+            assert session.commit().pages == 1024 // 16
