@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import FoundFile, is_leftover, walk_shard
-from omlx_cache_storage.cold.disk import Descriptor, FileSystem, remove_temporaries
+from omlx_cache_storage.cold.disk import (
+    WRITER_TOKEN,
+    Descriptor,
+    FileSystem,
+    remove_temporaries,
+)
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Counted, Index
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
@@ -315,8 +320,9 @@ class Sharing:
         path = os.path.join(flight.directory, flight.temporary)
         if self._fs.is_being_written(path):
             return True
-        # A writer that announces nothing, as in earlier versions, may lock nothing.
-        info = self._fs.own_file(path) if flight.page is None else None
+        # A writer that announces nothing, as in earlier versions, may lock nothing. This process is
+        # none: a page that it could not delete was found when the directory was read anew.
+        info = None if flight.page or WRITER_TOKEN in flight.temporary else self._fs.own_file(path)
         return info is not None and not is_leftover(flight.temporary, info.st_mtime_ns)
 
     def _end_abandoned(self, flight: Flight) -> None:
