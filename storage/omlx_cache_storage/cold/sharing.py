@@ -56,8 +56,8 @@ class Flight(NamedTuple):
     """A page that is being written under a temporary name, into a shard's directory.
 
     It takes `cost` of the budget. `page` is None where only the file was seen. `own`: this object
-    began it, and ends it; `since`: when another's was found to be in flight, by the monotonic
-    clock.
+    began it, and ends it; `since`: when another's was last found to be in flight, by the monotonic
+    clock, 0 when it was not looked at.
     """
 
     temporary: str
@@ -208,7 +208,16 @@ class Sharing:
             case Reserved(temporary, page, described):
                 directory = self._files.directory_of(page)
                 self._files.expect(directory, described)
-                self._see(Flight(temporary, directory, page.namespace, page.cost, page))
+                self._see(
+                    Flight(
+                        temporary,
+                        directory,
+                        page.namespace,
+                        page.cost,
+                        page,
+                        since=time.monotonic(),
+                    )
+                )
             case Added(temporary, page, stamp_ns, described):
                 self._files.expect(self._files.directory_of(page), described)
                 self._index.take_in(page, stamp_ns)
@@ -232,7 +241,7 @@ class Sharing:
 
     def _see(self, flight: Flight) -> None:
         if flight.temporary not in self.flights:
-            self.flights.count(flight.temporary, flight._replace(since=time.monotonic()))
+            self.flights.count(flight.temporary, flight)
 
     @contextlib.contextmanager
     def changing(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:

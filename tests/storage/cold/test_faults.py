@@ -16,7 +16,6 @@ from kit.storage import (
     read_cold,
 )
 from kit.units import DAY, KIB
-from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.tier import ColdTier
 
 
@@ -136,9 +135,8 @@ def test_pages_are_found_while_another_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_read_anew", [False, True])
 @pytest.mark.parametrize("operation", ["write", "publish"])
 def test_a_torn_file_that_cannot_be_removed_counts_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, is_read_anew: bool
+    tmp_path: Path, operation: str, is_read_anew: bool
 ) -> None:
-    monkeypatch.setattr(sharing, "ABANDONED_SECONDS", 0.0)
     story, disk = Story(nbytes=64 * KIB), FaultyDisk()
     tier = open_cold(tmp_path, fs=disk)
     assert tier.write(story.page(1), DAY, story.document) == "written"
@@ -151,14 +149,13 @@ def test_a_torn_file_that_cannot_be_removed_counts_until_it_can(
             disk.fail["publish"] = errno.EIO
         with pytest.raises(OSError, match=r"."):
             tier.write(story.page(number), DAY, story.document)
-    tier.sharing.is_lost = is_read_anew
-    tier.settle()
     assert len(files_in(tmp_path, ".tmp-*")) == 2
     assert tier.usage().nbytes >= sound + 80 * KIB
     assert tier.usage().nbytes >= disk_usage(tmp_path)
     tier.check_integrity()
     disk.fail.clear()
     disk.torn_at = None
+    tier.sharing.is_lost = is_read_anew
     tier.settle()
     assert files_in(tmp_path, ".tmp-*") == []
     assert disk_usage(tmp_path) <= tier.usage().nbytes <= sound + 20 * KIB
