@@ -1,5 +1,5 @@
-"""What is known and kept of a live cache: how much of a recorded token sequence it holds, and what
-its windows are about to lose.
+"""How much of a recorded token sequence a live cache holds, and copies of the tokens that its
+windows are about to lose.
 
 Tokens are recorded by one call and fed to the model by another, in either order, and a cache can be
 trimmed behind our back. Pages are keyed by the recorded tokens: one that was never fed would put
