@@ -173,8 +173,6 @@ class Scope:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
         would be; reads no payload. Waits for other machines `wait` seconds at most (not without
         `asks`), and for the disk no longer, or as long as a chunk takes."""
-        reads, computed_by = self.store.reading_gate if worth else None, self.namespace.computed_by
-        gate = None if reads is None else RestoreGate(reads, computed_by, probes=False)
         point = find_restore_point(
             chain,
             self.groups,
@@ -182,7 +180,7 @@ class Scope:
             limit=limit,
             tiers=self.store,
             known=self.kinds.boundaries.of(chain),
-            gate=gate,
+            gate=self._gate(probes=False) if worth else None,
             wait=wait,
             news_seconds=inf if wait is None else max(wait, CHUNK_SECONDS),
             asks=asks,
@@ -207,14 +205,19 @@ class Scope:
         """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
         begun; the chain belongs to it until it is taken. For something `prepared` it evicts only
         pages that the disk has."""
-        known, reads = self.kinds.boundaries.of(chain), self.store.reading_gate
-        gate = None if reads is None else RestoreGate(reads, self.namespace.computed_by)
+        known, gate = self.kinds.boundaries.of(chain), self._gate()
 
         def new_walk(stamp: int | None) -> Walk:
             caches = self.fresh()
             return Walk(self.store, caches, chain, limit, capacity, known, stamp, gate, prepared)
 
         return PendingRestore(self.store.restores, new_walk, stamp)
+
+    def _gate(self, *, probes: bool = True) -> RestoreGate | None:
+        reads = self.store.reading_gate
+        return (
+            None if reads is None else RestoreGate(reads, self.namespace.computed_by, probes=probes)
+        )
 
     def committer(
         self,
