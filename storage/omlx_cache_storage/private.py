@@ -27,7 +27,7 @@ def trouble(path: str | os.PathLike[str], info: os.stat_result, *, allowed: int 
             "or name another"
         )
     if stat.S_IMODE(info.st_mode) & 0o777 & ~allowed:
-        what = "be changed" if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else "be looked into"
+        what = "be changed" if stat.S_IMODE(info.st_mode) & 0o777 & ~READABLE else "be looked into"
         return (
             f"{path} may {what} by other users (mode {stat.S_IMODE(info.st_mode):04o}): make it "
             "private (chmod 700)"
