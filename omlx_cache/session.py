@@ -26,7 +26,7 @@ from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.scope import unsupported
-from omlx_cache_storage.calls import deferred, is_whole, uninterrupted
+from omlx_cache_storage.calls import is_whole, uninterrupted
 from omlx_cache_storage.eviction.order import ENDED, Ended, is_ended
 from omlx_cache_storage.keys import KeyChain, as_tokens
 
@@ -250,7 +250,7 @@ class Session(AbstractContextManager["Session"]):
         while count := self.next_stop(step):
             stop = self._fed + count
             yield self._prompt_tokens[self._fed : stop]
-            with deferred:
+            with uninterrupted:
                 self.checkpoint(stop)
 
     @uninterrupted

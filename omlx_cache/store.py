@@ -50,7 +50,6 @@ from omlx_cache.upkeep.memory import Level, Relief
 from omlx_cache.upkeep.thread import StoreParts, upkeep_thread
 from omlx_cache_storage.calls import (
     SECONDS,
-    deferred,
     is_count,
     is_seconds,
     is_whole,
@@ -313,7 +312,7 @@ class BlockStore(ReadingTiers, contextlib.AbstractContextManager["BlockStore"]):
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
         """`Tiers.clear`; also forgets prompts. Ctrl-C ends the wait, and the deletion goes on."""
         self.requests.forget(namespace)
-        with deferred:
+        with uninterrupted:
             clear = partial(super().clear, namespace, timeout)
             return within(clear, "omlx-cache-clear", timeout, 0)
 
@@ -344,7 +343,7 @@ class BlockStore(ReadingTiers, contextlib.AbstractContextManager["BlockStore"]):
         for a page that is being written; Ctrl-C as for `clear`. Raises ControlError, and deletes
         nothing, where nothing can be deleted.
         """
-        with deferred:
+        with uninterrupted:
             nothing = Chosen([], [], [], [])
             return within(
                 partial(self._prune, asked, timeout), "omlx-cache-prune", timeout, nothing

@@ -17,7 +17,7 @@ from omlx_cache.pages.cut import Cutter, PageCut
 from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_storage.calls import deferred
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.eviction.order import Ended, Priority
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.keys import KeyChain
@@ -259,7 +259,7 @@ class Admission:
         most = run_bytes() if codecs or not on_host() else 0
         stored, wanted = 0, len(run)
         while wanted > 1:
-            deferred.point()
+            uninterrupted.point()
             room = self.tiers.admit_run(
                 nbytes,
                 wanted,
@@ -350,7 +350,7 @@ class Admission:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
         queue = True
         while True:
-            deferred.point()
+            uninterrupted.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self.tiers.writes_ended
             room = self.tiers.admit(

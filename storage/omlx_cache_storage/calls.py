@@ -202,19 +202,19 @@ class _Deferral(contextlib.ContextDecorator):
             self._run(handlers)
 
 
-deferred = uninterrupted = _Deferral()
-os.register_at_fork(after_in_child=deferred.after_fork)
+uninterrupted = _Deferral()
+os.register_at_fork(after_in_child=uninterrupted.after_fork)
 
 
 def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -> bool:
     """Call `wait(seconds)` until it is True or `timeout` seconds have passed; return the last.
     Handlers run between the turns: the caller holds no lock, and nothing that it has not
     secured."""
-    if not deferred.active:
+    if not uninterrupted.active:
         return wait(timeout)
     deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     while True:
-        deferred.point()
+        uninterrupted.point()
         left = deadline - time.monotonic()
         if wait(max(0.0, min(left, TURN_SECONDS))):
             return True

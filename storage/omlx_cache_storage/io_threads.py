@@ -18,7 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from omlx_cache_storage.calls import deferred, done_within, wait_in_turns
+from omlx_cache_storage.calls import done_within, uninterrupted, wait_in_turns
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -292,7 +292,7 @@ def within(call: Callable[[], T], name: str, seconds: float | None, otherwise: T
 def on_another_thread(call: Callable[[], T], name: str) -> T:
     """Return the result of a long call, or raise its exception; on the main thread as `within`
     does."""
-    return within(call, name, None, cast(T, None)) if deferred.active else call()
+    return within(call, name, None, cast(T, None)) if uninterrupted.active else call()
 
 
 def _end(tasks: _Tasks, threads: int) -> None:

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from omlx_cache_storage.calls import (
     SECONDS,
     Arguments,
-    deferred,
     is_timeout,
     uninterrupted,
     wait_in_turns,
@@ -71,7 +70,7 @@ class Prefetch:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it has ended, or for `timeout` seconds; True when it has ended."""
         timeout = self._arguments.known("timeout", timeout, is_timeout, 0.0, SECONDS)
-        with deferred:
+        with uninterrupted:
             return wait_in_turns(self._ended.wait, timeout)
 
     @uninterrupted

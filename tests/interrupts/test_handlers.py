@@ -18,7 +18,7 @@ from kit.storm import Work
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache_storage import calls
-from omlx_cache_storage.calls import deferred
+from omlx_cache_storage.calls import uninterrupted
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -57,8 +57,8 @@ def test_a_handler_runs_after_the_call_and_is_back_in_its_place() -> None:
         ran.append(number)
 
     with handling(note):
-        with deferred:
-            with deferred:
+        with uninterrupted:
+            with uninterrupted:
                 signal.raise_signal(signal.SIGUSR1)
             assert ran == []
         assert ran == [signal.SIGUSR1]
@@ -84,13 +84,13 @@ def test_a_handler_that_calls_the_store_while_handlers_are_put_off_stays_in_its_
     def ask(number: int, frame: FrameType | None) -> None:
         ran.append(number)
         if len(ran) % 4 == 1:
-            with deferred:
+            with uninterrupted:
                 pass
 
     with handling(ask):
         monkeypatch.setattr(calls, "_signal", Late)
         for _ in range(3):
-            with deferred:
+            with uninterrupted:
                 assert signal.getsignal(signal.SIGUSR1) is not ask
             assert signal.getsignal(signal.SIGUSR1) is ask
         assert len(ran) >= 3
@@ -103,7 +103,7 @@ def test_what_a_handler_raises_comes_out_of_the_call_and_the_next_handler_runs_t
         ran.append(number)
 
     def both() -> None:
-        with deferred:
+        with uninterrupted:
             signal.raise_signal(signal.SIGUSR2)
             signal.raise_signal(signal.SIGUSR1)
 
@@ -128,10 +128,10 @@ def test_a_handler_that_steps_aside_for_a_second_finds_and_keeps_the_program_s(
         found.append(signal.signal(number, second))
 
     with handling(first):
-        with deferred:
+        with uninterrupted:
             signal.raise_signal(signal.SIGUSR1)
             if inside:
-                deferred.point()
+                uninterrupted.point()
                 signal.raise_signal(signal.SIGUSR1)
                 assert ran == ["first"]
         assert signal.getsignal(signal.SIGUSR1) is second
@@ -144,10 +144,10 @@ def test_signals_without_a_handler_of_python_s_and_other_threads_are_left_alone(
     seen: list[object] = []
 
     def look() -> None:
-        with deferred:
+        with uninterrupted:
             seen.append(signal.getsignal(signal.SIGUSR1))
 
-    with deferred:
+    with uninterrupted:
         assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
     thread = threading.Thread(target=look)
     with handling(_raise):
@@ -162,7 +162,7 @@ def test_a_handler_that_waits_for_too_long_runs_wherever_the_thread_is(
     monkeypatch.setattr(calls, "PATIENCE_SECONDS", 0.05)
     lock = threading.Lock()
     lock.acquire()
-    with handling(_raise), deferred:
+    with handling(_raise), uninterrupted:
         signal.raise_signal(signal.SIGUSR1)
         with pytest.raises(HandlerError):
             lock.acquire(timeout=60)
@@ -176,11 +176,11 @@ def test_the_child_of_a_fork_during_a_call_has_its_handlers_back() -> None:
         child = os.fork()
         if child == 0:
             back = signal.getsignal(signal.SIGUSR1) is _raise
-            os._exit(0 if back and not deferred.active else 1)
+            os._exit(0 if back and not uninterrupted.active else 1)
         status.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     thread = threading.Thread(target=fork)
-    with handling(_raise), deferred:
+    with handling(_raise), uninterrupted:
         thread.start()
         thread.join()
     assert status == [0]
